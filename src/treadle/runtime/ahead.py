@@ -13,7 +13,7 @@ may have to read them.
 
 from __future__ import annotations
 
-from typing import Any, Protocol
+from typing import Protocol
 
 from treadle.kernel.limits import Limits
 
@@ -24,7 +24,7 @@ from .staging import Staging
 class Eager(Protocol):
     """Who begins work before its commit. Called on the core thread."""
 
-    def is_pure(self, work: Work, definition: Any) -> bool:
+    def is_pure(self, work: Work, definition: object) -> bool:
         """Whether this work touches nothing outside, and can be begun at once."""
         ...
 
@@ -36,7 +36,7 @@ class Eager(Protocol):
 class Nobody:
     """Where all work follows its commit."""
 
-    def is_pure(self, work: Work, definition: Any) -> bool:
+    def is_pure(self, work: Work, definition: object) -> bool:
         return False
 
     def begin(self, works: list[Work]) -> None:

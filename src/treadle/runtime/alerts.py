@@ -8,13 +8,14 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from hashlib import sha256
-from typing import Any, Final
+from typing import Final
 
 from treadle.kernel.errors import PASSING, TreadleError
 from treadle.kernel.limits import RUN_ID_CHARS_MAX
 from treadle.kernel.model import Started
 from treadle.kernel.run import Step, error_of
 from treadle.kernel.state import RunState
+from treadle.kernel.values import Value
 from treadle.lang.alerts import Alerts
 from treadle.lang.duration import instant_text
 from treadle.store.protocol import TimerRow
@@ -101,7 +102,7 @@ def start(
     """The start of an alert's run: its id is that of the occasion."""
     row = registry.resolve(workflow)
     about = {"run": state.id, "occasion": occasion, "seq": state.seq}
-    input: dict[str, Any] = {
+    input: dict[str, Value] = {
         **about,
         "workflow": state.workflow,
         "version": state.version,
@@ -109,7 +110,7 @@ def start(
         "started_at": instant_text(state.started_ns),
         "error": state.error,
     }
-    options: dict[str, Any] = {MARK: about}
+    options: dict[str, Value] = {MARK: about}
     event = Started(
         definition=row.digest,
         input=registry.prepare(row, input, options),

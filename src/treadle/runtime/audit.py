@@ -7,11 +7,12 @@ change. What the engine does by itself (timers, receipts, children) has no entry
 
 from __future__ import annotations
 
-from typing import Any, Final
+from typing import Final
 
 import msgspec
 
 from treadle.kernel.errors import TreadleError
+from treadle.kernel.values import Value
 from treadle.lang.duration import instant_text
 from treadle.store.protocol import AuditRow
 
@@ -52,7 +53,7 @@ def _kept(text: str) -> str:
     return text[:_CHARS_MAX].replace("\0", "\ufffd").encode(errors="replace").decode()
 
 
-def outcome(entry: AuditEntry, at_ns: int, value: Any, error: TreadleError | None) -> AuditRow:
+def outcome(entry: AuditEntry, at_ns: int, value: object, error: TreadleError | None) -> AuditRow:
     """The row of a command that is answered."""
     if error is not None:
         return entry.row(at_ns, REFUSED, error.code)
@@ -60,9 +61,9 @@ def outcome(entry: AuditEntry, at_ns: int, value: Any, error: TreadleError | Non
     return entry.row(at_ns, STALE if stale else OK)
 
 
-def shown(row: AuditRow) -> dict[str, Any]:
+def shown(row: AuditRow) -> dict[str, Value]:
     """A row as people see it."""
-    found: dict[str, Any] = {
+    found: dict[str, Value] = {
         "at": instant_text(row.at_ns),
         "user": row.user,
         "token": row.token or None,

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from treadle.kernel.model import OpenIntent
 from treadle.kernel.values import Value
 from treadle.store.protocol import Reads, TaskRow
@@ -31,7 +29,7 @@ class Board:
 
     def note(self, task: TaskRow, what: str, by: str | None, **more: Value) -> None:
         """Adds to a task's history and puts its row into the batch."""
-        entry: dict[str, Any] = {"at_ns": self._clock.now_ns(), "event": what, **more}
+        entry: dict[str, Value] = {"at_ns": self._clock.now_ns(), "event": what, **more}
         if by is not None:
             entry["by"] = by
         task.history = [*task.history, entry]
@@ -72,7 +70,7 @@ class Board:
         )
 
 
-def _about(params: dict[str, Any]) -> dict[str, Value]:
+def _about(params: dict[str, Value]) -> dict[str, Value]:
     """What its author says of a task. It is told once, so it stands in the row's first entry."""
     return {
         key: params[key] for key in ("title", "description", "escalated_from") if params.get(key) is not None

@@ -8,7 +8,7 @@ that it changes nothing the second time is up to the action (`host/bulk.py`).
 
 from __future__ import annotations
 
-from typing import Any, Final, Literal
+from typing import Final, Literal
 
 import msgspec
 
@@ -38,7 +38,7 @@ class BulkRow(msgspec.Struct, kw_only=True, omit_defaults=True):
 
     id: str
     action: Action
-    arguments: dict[str, Any] = {}
+    arguments: dict[str, Value] = {}
     by: str
     # The workflows that whoever asked may see begin with this.
     scope: str = ""
@@ -49,7 +49,7 @@ class BulkRow(msgspec.Struct, kw_only=True, omit_defaults=True):
     next: int = 0
     done: int = 0
     failed: int = 0
-    errors: list[dict[str, Any]] = []
+    errors: list[dict[str, Value]] = []
     holder: str = ""
     until_ns: int = 0
 
@@ -61,7 +61,7 @@ class BulkRow(msgspec.Struct, kw_only=True, omit_defaults=True):
     def chunks(self) -> int:
         return -(-self.matched // CHUNK)
 
-    def shown(self) -> dict[str, Any]:
+    def shown(self) -> dict[str, Value]:
         return {
             "id": self.id,
             "action": self.action,
@@ -88,7 +88,7 @@ def all_of(reads: Reads) -> list[BulkRow]:
     return sorted(found, key=lambda row: (row.at_ns, row.id), reverse=True)
 
 
-def perform(desk: Desk, body: dict[str, Any]) -> Any:
+def perform(desk: Desk, body: dict[str, Value]) -> object:
     """One operation on jobs, as data. Raises a TreadleError that changes nothing."""
     desk.belongs("")
     match body["op"]:
@@ -108,7 +108,7 @@ def perform(desk: Desk, body: dict[str, Any]) -> Any:
     raise Unsupported(f"{body['op']!r:.40} is not an operation on bulk jobs")
 
 
-def _accept(desk: Desk, body: dict[str, Any]) -> dict[str, Any]:
+def _accept(desk: Desk, body: dict[str, Value]) -> dict[str, Value]:
     ids = [str(id) for id in body["ids"]]
     row = BulkRow(
         id=str(body["id"]),
@@ -127,7 +127,7 @@ def _accept(desk: Desk, body: dict[str, Any]) -> dict[str, Any]:
     return row.shown()
 
 
-def _take(desk: Desk, holder: str) -> dict[str, Any] | None:
+def _take(desk: Desk, holder: str) -> dict[str, Value] | None:
     """The next chunk of the oldest job that nobody else is at; None if there is none."""
     now = desk.clock.now_ns()
     for row in reversed(all_of(desk.store)):
@@ -146,7 +146,7 @@ def _take(desk: Desk, holder: str) -> dict[str, Any] | None:
     return None
 
 
-def _advance(desk: Desk, body: dict[str, Any]) -> bool:
+def _advance(desk: Desk, body: dict[str, Value]) -> bool:
     """What came of a chunk; False if somebody else has the job by now, or it was stopped."""
     row = find(desk.store, str(body["id"]))
     if (row.status, row.holder, row.next) != ("running", body["holder"], body["nth"]):

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
-from typing import Any
 
 import msgspec
 
@@ -83,7 +82,7 @@ class CoreDesk(msgspec.Struct, frozen=True):
     def note(self, task: TaskRow, what: str, by: str | None, **more: Value) -> None:
         self.board.note(task, what, by, **more)
 
-    def diagnose(self, run: str, code: str, body: dict[str, Any]) -> None:
+    def diagnose(self, run: str, code: str, body: dict[str, Value]) -> None:
         self.staging.diagnose(run, code, body)
 
     def remembered(self, submission: tuple[str, str]) -> Value:
@@ -92,7 +91,7 @@ class CoreDesk(msgspec.Struct, frozen=True):
     def remember(self, submission: tuple[str, str], body: Value) -> None:
         self.answers.remember(submission, body)
 
-    def reply(self, ack: Ack, value: Any, error: TreadleError | None) -> None:
+    def reply(self, ack: Ack, value: object, error: TreadleError | None) -> None:
         self.port.answer([(ack, value, error)])
 
     def stage_snapshot(self, hot: Hot) -> None:
@@ -152,7 +151,7 @@ class Changes:
             if isinstance(change, Operate) and change.name == LOOK:
                 desk.staging.belongs("")
                 desk.lines.perform(change.body)
-                value: Any = None
+                value: object = None
             elif isinstance(change, Operate):
                 desk.staging.belongs(change.home)
                 value = desk.operations.perform(desk, change)

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, Final
+from typing import Final
 
 from treadle.kernel.errors import PASSING, TreadleError
 from treadle.kernel.limits import Limits
-from treadle.kernel.model import Cancel, OpenIntent, Receipt, Started, child_id
+from treadle.kernel.model import Cancel, OpenIntent, Receipt, ReceiptStatus, Started, child_id
 from treadle.kernel.run import Step, error_of
 from treadle.kernel.values import Value
 from treadle.store.protocol import DefinitionRow
@@ -83,7 +83,7 @@ class Children:
             row = known[workflow, caller] = self._registry.find(workflow, caller=caller)
         return row
 
-    def _prepared(self, row: DefinitionRow, input: Value, options: dict[str, Any]) -> Value:
+    def _prepared(self, row: DefinitionRow, input: Value, options: dict[str, Value]) -> Value:
         """The input a child starts with. Where it may hold references, it is checked with their payloads
         in place, and handed on as it is."""
         if not refers(input):
@@ -128,5 +128,5 @@ def _end(hot: Hot) -> Receipt:
         "where": state.id,
         "details": {**about, "error": error, "result": state.result},
     }
-    status: Any = "error" if state.status == "failed" else "cancelled"
+    status: ReceiptStatus = "error" if state.status == "failed" else "cancelled"
     return Receipt(intent=state.parent_intent, status=status, error=wrapped)

@@ -8,8 +8,8 @@ two, the run is in both places, and the next collection finds it in the archive 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Awaitable, Callable, Iterator, Sequence
-from typing import Any, Final, NamedTuple, Protocol
+from collections.abc import Awaitable, Iterator, Sequence
+from typing import Final, NamedTuple, Protocol
 
 from treadle.kernel.errors import TreadleError, Unsupported, ValueRefused
 from treadle.kernel.model import TERMINAL, is_reference
@@ -49,7 +49,10 @@ class PutsAway(Protocol):
     async def __call__(self, runs: Sequence[Past]) -> Sequence[int]: ...
 
 
-Operating = Callable[..., Awaitable[Any]]
+class Operating(Protocol):
+    """Has an operation performed where its home is decided, and waits for what it gives."""
+
+    def __call__(self, name: str, body: dict[str, Value], /, *, home: str = "") -> Awaitable[Value]: ...
 
 
 async def collect(
@@ -61,7 +64,7 @@ async def collect(
     by: str | None = None,
     ruled: bool = False,
     archive: PutsAway | None = None,
-) -> dict[str, Any]:
+) -> dict[str, Value]:
     """Removes what is past its date, each of those who hold the `homes` what is theirs; `ruled`: only runs of which an
     operator said so. Whoever asked is kept among the diagnostics."""
     if not isinstance(now_ns, int | None):
@@ -72,7 +75,7 @@ async def collect(
     removed = 0
     for home in homes:
         removed += await _remove_past(operate, home, which, archive)
-    expired: list[list[Any]] = []
+    expired: list[Value] = []
     for home in homes if not ruled else ():
         before: int | None = None
         while before != 0:
@@ -86,7 +89,7 @@ async def collect(
     return done if archive is None else {**done, "archived": removed}
 
 
-async def _preview(operate: Operating, homes: Sequence[str], which: dict[str, Any]) -> dict[str, Any]:
+async def _preview(operate: Operating, homes: Sequence[str], which: dict[str, Value]) -> dict[str, Value]:
     found: Counter[tuple[str, str]] = Counter()
     for home in homes:
         for workflow, status, count in await operate(COLLECT, {"step": "count", **which}, home=home):
@@ -97,7 +100,9 @@ async def _preview(operate: Operating, homes: Sequence[str], which: dict[str, An
     return {"runs": found.total(), "blobs": 0, "workflows": workflows}
 
 
-async def _remove_past(operate: Operating, home: str, which: dict[str, Any], archive: PutsAway | None) -> int:
+async def _remove_past(
+    operate: Operating, home: str, which: dict[str, Value], archive: PutsAway | None
+) -> int:
     """All runs of one home that are past their date."""
     removed, count = 0, COLLECT_PER_COMMIT
     while count >= COLLECT_PER_COMMIT:
@@ -115,7 +120,7 @@ async def _remove_past(operate: Operating, home: str, which: dict[str, Any], arc
     return removed
 
 
-def perform(desk: Desk, asked: dict[str, Any]) -> Any:
+def perform(desk: Desk, asked: dict[str, Value]) -> object:
     """One step of a collection, where the runs that it is about are decided."""
     match asked["step"]:
         case "take":
@@ -155,7 +160,7 @@ def _take(desk: Desk, every_ns: int) -> bool:
     return True
 
 
-def _past(desk: Desk, asked: dict[str, Any], limit: int) -> list[RunRow]:
+def _past(desk: Desk, asked: dict[str, Value], limit: int) -> list[RunRow]:
     now = desk.clock.now_ns() if asked["now_ns"] is None else asked["now_ns"]
     rules = retention.rules(desk.store, now)
     return desk.store.retained(now, limit, desk.held.chosen, rules, stated=not asked["ruled"])
@@ -172,7 +177,7 @@ def _remove_archived(desk: Desk, runs: Sequence[Past]) -> int:
     return removed
 
 
-def _last(desk: Desk, asked: dict[str, Any]) -> int:
+def _last(desk: Desk, asked: dict[str, Value]) -> int:
     """What belongs to no run that is removed: payloads, old answers, old lines."""
     desk.belongs("")
     # By the time that it is, whatever time the runs are collected for: somebody waits for the answer to this.
@@ -195,7 +200,7 @@ def _sweep(desk: Desk, expired: list[tuple[int, str]], now_ns: int) -> int:
     return removed
 
 
-def _expired_some(desk: Desk, *, now_ns: int | None, before_no: int | None) -> list[Any]:
+def _expired_some(desk: Desk, *, now_ns: int | None, before_no: int | None) -> list[Value]:
     """Payloads past their date, of one page of ended runs; then where the next page begins, or 0."""
     now = desk.clock.now_ns() if now_ns is None else now_ns
     rows = desk.store.runs(status=sorted(TERMINAL), before_no=before_no, limit=COLLECT_PER_COMMIT)
@@ -260,7 +265,7 @@ def _lifetimes(desk: Desk, row: RunRow) -> dict[str, int | None]:
     return found
 
 
-def _references(value: Value) -> Iterator[dict[str, Any]]:
+def _references(value: Value) -> Iterator[dict[str, Value]]:
     """References to whole payloads; one with a path is an address inside another's payload."""
     if isinstance(value, dict):
         if is_reference(value):

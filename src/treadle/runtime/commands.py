@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from typing import Any, Final, Protocol
+from typing import Final, Protocol
 
 import msgspec
 
@@ -34,7 +34,7 @@ class CheckpointSaved(msgspec.Struct, frozen=True):
     run: str
     intent: str
     body: Value
-    events: list[dict[str, Any]]
+    events: list[dict[str, Value]]
     blobs: dict[str, bytes]
     ack: Ack | None
 
@@ -46,7 +46,7 @@ class Operate(msgspec.Struct, frozen=True):
 
     home: str
     name: str
-    body: dict[str, Any]
+    body: dict[str, Value]
     ack: Ack | None = None
     inbox: str | None = None
     entry: AuditEntry | None = None
@@ -56,7 +56,7 @@ class Write(msgspec.Struct, frozen=True):
     """A change that only the process can ask for which owns the store: fork, collect. With an `action` it is
     one that somebody did."""
 
-    change: Callable[[Desk], Any]
+    change: Callable[[Desk], object]
     ack: Ack | None
     action: str = ""
     target: str = ""
@@ -75,7 +75,7 @@ class Operations(Protocol):
     """What a core can be asked for besides events, and what is kept on account of it. The core knows none of
     it: it is handed in by whoever composes it."""
 
-    def perform(self, desk: Handing, asked: Operate) -> Any:
+    def perform(self, desk: Handing, asked: Operate) -> object:
         """Performs an operation, on the core's thread, as a change of its own. Raises a TreadleError to refuse."""
         ...
 
@@ -91,7 +91,7 @@ class Operations(Protocol):
 class NoOperations:
     """A core to which only events come."""
 
-    def perform(self, desk: Handing, asked: Operate) -> Any:
+    def perform(self, desk: Handing, asked: Operate) -> object:
         raise TreadleError(f"no operation {asked.name!r} is known", code="UNSUPPORTED", cls="user")
 
     def only_hands_on(self, asked: Operate) -> bool:

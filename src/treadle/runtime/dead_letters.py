@@ -6,7 +6,7 @@ by another release, or by hand) its work is offered once more.
 
 from __future__ import annotations
 
-from typing import Any, Final
+from typing import Final
 
 from treadle.kernel.errors import InputInvalid, TreadleError
 from treadle.kernel.values import Value, encode
@@ -28,7 +28,7 @@ def listed(reads: Reads) -> list[Value]:
     return [body for _, body in reads.documents(DEAD_LETTER)][::-1]
 
 
-def shown(reads: Reads, id: str) -> dict[str, Any]:
+def shown(reads: Reads, id: str) -> dict[str, Value]:
     found = reads.document(DEAD_LETTER, id)
     if found is None:
         done = reads.document(DONE, id)
@@ -41,12 +41,12 @@ def shown(reads: Reads, id: str) -> dict[str, Any]:
     return dict(found)
 
 
-def keep(desk: Desk, id: str, row: dict[str, Any]) -> None:
+def keep(desk: Desk, id: str, row: dict[str, Value]) -> None:
     now = desk.clock.now_ns()
     desk.batch.documents.append((DEAD_LETTER, id, now, encode({"id": id, "at": instant_text(now), **row})))
 
 
-def perform(desk: Desk, body: dict[str, Any]) -> dict[str, Any]:
+def perform(desk: Desk, body: dict[str, Value]) -> dict[str, Value]:
     """`replay` offers the intent again, if it is open; either way the letter is done with. Whatever becomes of it is
     decided where its run is, so that it is done with once."""
     id = str(body["id"])

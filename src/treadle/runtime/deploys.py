@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import msgspec
 
 from treadle.kernel.errors import DefinitionCorrupt, DefinitionError, VersionTaken
 from treadle.kernel.roles import PastMachine
+from treadle.kernel.values import Value
 from treadle.lang.definition import Definition, Dialect
 from treadle.store.protocol import DefinitionRow, Reads, VersionRow
 
@@ -30,7 +29,7 @@ class Deploy(msgspec.Struct, frozen=True):
     def asked_by(self, by: str | None) -> Deploy:
         return msgspec.structs.replace(self, by=by)
 
-    def to_value(self) -> dict[str, Any]:
+    def to_value(self) -> dict[str, Value]:
         return {
             "row": row_value(self.row),
             "reasons": self.reasons,
@@ -41,7 +40,7 @@ class Deploy(msgspec.Struct, frozen=True):
         }
 
     @staticmethod
-    def from_value(value: dict[str, Any]) -> Deploy:
+    def from_value(value: dict[str, Value]) -> Deploy:
         row = DefinitionRow(**value["row"])
         family = family_of(value.get("family") or {"rows": [value["row"]]})
         return Deploy(row, value["reasons"], value["children"], value["strict"], family, value.get("by"))
@@ -66,20 +65,20 @@ def of(definition: Definition, dialect: Dialect, validation: str) -> Deploy:
     return Deploy(row, [], children, validation == "strict", DefinitionFamily([row], {}))
 
 
-def row_value(row: DefinitionRow) -> dict[str, Any]:
-    value: dict[str, Any] = msgspec.to_builtins(row, builtin_types=(bytes,))
+def row_value(row: DefinitionRow) -> dict[str, Value]:
+    value: dict[str, Value] = msgspec.to_builtins(row, builtin_types=(bytes,))
     return value
 
 
-def family_value(family: DefinitionFamily) -> dict[str, Any]:
+def family_value(family: DefinitionFamily) -> dict[str, Value]:
     return {"rows": [row_value(row) for row in family.rows], "pins": family.pins}
 
 
-def family_of(value: dict[str, Any]) -> DefinitionFamily:
+def family_of(value: dict[str, Value]) -> DefinitionFamily:
     return DefinitionFamily([DefinitionRow(**row) for row in value["rows"]], value.get("pins") or {})
 
 
-def learn(desk: Desk, value: dict[str, Any]) -> dict[str, Any]:
+def learn(desk: Desk, value: dict[str, Value]) -> dict[str, Value]:
     """Writes definitions that another process compiled; they claim no name and no version."""
     family = family_of(value if "rows" in value else {"rows": [value]})
     family.write(desk.batch, desk.clock.now_ns())
@@ -96,7 +95,7 @@ def unavailable(definition: Definition) -> Deploy:
     return Deploy(row, reasons, [], strict=False, family=DefinitionFamily([row], {}))
 
 
-def perform(desk: Desk, deploy: Deploy) -> dict[str, Any]:
+def perform(desk: Desk, deploy: Deploy) -> dict[str, Value]:
     """Runs on the core thread. Redeploying the same content changes nothing; other content under
     a taken version is refused. A definition without a version gets the next number by itself."""
     row, now = deploy.row, desk.clock.now_ns()
@@ -152,7 +151,7 @@ def _known(desk: Desk, name: str, row: DefinitionRow) -> bool:
     return any(not version or found.version == version for found in desk.store.versions(bare))
 
 
-def listed(reads: Reads) -> list[dict[str, Any]]:
+def listed(reads: Reads) -> list[dict[str, Value]]:
     """`treadle definitions`."""
     found = []
     for version in reads.versions():

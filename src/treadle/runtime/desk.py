@@ -7,7 +7,7 @@ to itself. They see this and nothing of the core behind it.
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from typing import Any, Protocol
+from typing import Protocol
 
 from treadle.kernel.errors import TreadleError
 from treadle.kernel.run import Step
@@ -89,7 +89,7 @@ class Desk(Protocol):
         """Adds to a task's history, and writes its row."""
         ...
 
-    def diagnose(self, run: str, code: str, body: dict[str, Any]) -> None: ...
+    def diagnose(self, run: str, code: str, body: dict[str, Value]) -> None: ...
 
     def remembered(self, submission: tuple[str, str]) -> Value:
         """The answer of a submission id, if it has one."""
@@ -99,7 +99,7 @@ class Desk(Protocol):
         """The durable answer of a submission id, written with what it answers."""
         ...
 
-    def reply(self, ack: Ack, value: Any, error: TreadleError | None) -> None:
+    def reply(self, ack: Ack, value: object, error: TreadleError | None) -> None:
         """Answers at once, for a caller who was waiting for several commits."""
         ...
 

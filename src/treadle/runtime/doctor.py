@@ -10,10 +10,11 @@ from __future__ import annotations
 import socket
 import time
 from collections.abc import Callable
-from typing import Any, Final
+from typing import Final
 
 from treadle.kernel.errors import TreadleError
 from treadle.kernel.model import ENGINE_KINDS, TERMINAL
+from treadle.kernel.values import Value
 from treadle.lang.duration import instant_text
 from treadle.store.protocol import Reads, RunRow
 
@@ -40,7 +41,7 @@ class _Report:
     def __init__(self, deep: bool, tell: Tell | None) -> None:
         self._tell, self._told = tell, time.monotonic()
         self.until = None if deep else time.monotonic() + BUDGET_S
-        self.damaged: list[dict[str, Any]] = []
+        self.damaged: list[dict[str, Value]] = []
         # What is no damage, and does not go away by itself.
         self.findings: list[dict[str, str]] = []
         self.checked = {"definitions": 0, "runs": 0, "records": 0, "payloads": 0}
@@ -66,7 +67,7 @@ class _Report:
 
 def examine(
     reads: Reads, registry: Registry, *, deep: bool = False, tell: Tell | None = None, current: bool = True
-) -> dict[str, Any]:
+) -> dict[str, Value]:
     """`problems` in words, `damaged` and other `findings` one by one with what to do, work that is `open_long`, and how much was
     `checked`. `tell` hears now and then how far it came."""
     problems = reads.check()
@@ -112,7 +113,7 @@ def _orphans(reads: Reads, report: _Report) -> None:
         report.find("table", table, told, "treadle gc removes them")
 
 
-def _open_long(reads: Reads, registry: Registry) -> list[dict[str, Any]]:
+def _open_long(reads: Reads, registry: Registry) -> list[dict[str, Value]]:
     """Work that was handed out, or should have been, long ago and is not finished; the oldest first."""
     now_ns, found = time.time_ns(), []
     for row in reads.working(after_no=0, limit=PAGE):

@@ -11,7 +11,7 @@ from treadle.kernel.machine import Machine
 from treadle.kernel.model import ENGINE_KINDS, PLACE, TERMINAL, OpenIntent, child_id
 from treadle.kernel.run import error_of
 from treadle.kernel.state import GENESIS, RunState
-from treadle.kernel.values import decode_trusted, encode
+from treadle.kernel.values import Value, decode_trusted, encode
 from treadle.lang.duration import instant_text
 from treadle.store.protocol import Reads, RunRow
 
@@ -64,14 +64,14 @@ def state_at(reads: Reads, registry: Registry, id: str, *, at: int | None = None
     return state, registry.load(state.definition)
 
 
-def view_of(loaded: Loaded, state: RunState) -> dict[str, Any]:
+def view_of(loaded: Loaded, state: RunState) -> dict[str, Value]:
     """What people see of a run's state; there is none of one that waits for its place, or was cancelled there."""
     if state.state is None and loaded.machine.traits.final:
         return {"state": None}
     return loaded.machine.view(loaded.definition, state.state)
 
 
-def queued(reads: Reads, run: str) -> dict[str, Any] | None:
+def queued(reads: Reads, run: str) -> dict[str, Value] | None:
     """Where a run stands in its line; None once it has its place."""
     place = reads.place(run)
     if place is None or place.held:
@@ -81,7 +81,7 @@ def queued(reads: Reads, run: str) -> dict[str, Any] | None:
 
 def show(
     reads: Reads, registry: Registry, id: str, *, engine: bool = False, at: int | None = None
-) -> dict[str, Any]:
+) -> dict[str, Value]:
     """The run document of INTERFACES §1."""
     found = reads.outlined(id)
     if found is None:
@@ -111,7 +111,7 @@ def show(
     ended = state.status in TERMINAL
     # What children wait for is known as of now only.
     children_max = CHILDREN_SHOWN_MAX if at is None else 0
-    document: dict[str, Any] = {
+    document: dict[str, Value] = {
         "id": state.id,
         "workflow": state.workflow,
         # A run may have been sent on under another definition; one without a version has the number it was given.
@@ -156,7 +156,7 @@ def _children(reads: Reads, id: str) -> list[str]:
     return [child.id for child in reversed(reads.runs(parent=id, limit=10_000))]
 
 
-def _bare(reads: Reads, row: RunRow, error: TreadleError) -> dict[str, Any]:
+def _bare(reads: Reads, row: RunRow, error: TreadleError) -> dict[str, Value]:
     """What can be said of a run that cannot be decided: what its row says, and why there is no more."""
     document = {
         **list_row(row),
@@ -178,7 +178,7 @@ def _bare(reads: Reads, row: RunRow, error: TreadleError) -> dict[str, Any]:
     return document
 
 
-def outcome(reads: Reads, id: str) -> dict[str, Any] | None:
+def outcome(reads: Reads, id: str) -> dict[str, Value] | None:
     """How a run ended, read off its last record; None while it has not."""
     row = row_of(reads, id)
     if row.status not in TERMINAL:
@@ -196,11 +196,11 @@ def outcome(reads: Reads, id: str) -> dict[str, Any] | None:
     }
 
 
-def waits(reads: Reads, registry: Registry, state: RunState, children_max: int) -> list[dict[str, Any]]:
+def waits(reads: Reads, registry: Registry, state: RunState, children_max: int) -> list[dict[str, Value]]:
     """What a run waits for. Children that are under way, so many of them, say in turn what they wait for."""
     found = []
     for intent in state.open.values():
-        wait: dict[str, Any] = {
+        wait: dict[str, Value] = {
             "kind": kind_shown(intent.kind),
             "id": intent.id,
             "name": _child_name(reads, state.id, intent) if intent.kind == "child" else intent.name,
@@ -215,19 +215,19 @@ def waits(reads: Reads, registry: Registry, state: RunState, children_max: int) 
     return found
 
 
-def _asked(params: Mapping[str, Any]) -> dict[str, Any]:
+def _asked(params: Mapping[str, Value]) -> dict[str, Value]:
     """What a person has to know to answer a task."""
     payload = params.get("payload")
     prompt = payload.get("prompt") if isinstance(payload, Mapping) else None
-    found: dict[str, Any] = {"roles": params.get("roles") or [], "schema": params.get("schema")}
+    found: dict[str, Value] = {"roles": params.get("roles") or [], "schema": params.get("schema")}
     return {**found, "prompt": prompt} if isinstance(prompt, str) else found
 
 
-def _child_waits(reads: Reads, registry: Registry, id: str, children_max: int) -> dict[str, Any]:
+def _child_waits(reads: Reads, registry: Registry, id: str, children_max: int) -> dict[str, Value]:
     row = reads.run(id)
     if row is None or row.status in TERMINAL:
         return {}
-    about: dict[str, Any] = {"run": id, "status": row.status}
+    about: dict[str, Value] = {"run": id, "status": row.status}
     try:
         state, loaded = state_at(reads, registry, id)
     except TreadleError:
@@ -248,7 +248,7 @@ def kind_shown(kind: str) -> str:
     return SHOWN.get(kind, "call")
 
 
-def _engine(reads: Reads, row: RunRow, state: RunState, detail: dict[str, Any]) -> dict[str, Any]:
+def _engine(reads: Reads, row: RunRow, state: RunState, detail: dict[str, Value]) -> dict[str, Value]:
     children = []
     for intent in state.open.values():
         if intent.kind == "child":
@@ -278,7 +278,7 @@ def _engine(reads: Reads, row: RunRow, state: RunState, detail: dict[str, Any]) 
     }
 
 
-def record_events(stored: Stored, last_no: int, *, narrated: bool) -> list[dict[str, Any]]:
+def record_events(stored: Stored, last_no: int, *, narrated: bool) -> list[dict[str, Value]]:
     """A record's events, numbered."""
     record = stored.record()
     found = events_of(record, narrated=narrated)
@@ -287,7 +287,7 @@ def record_events(stored: Stored, last_no: int, *, narrated: bool) -> list[dict[
 
 def events(
     reads: Reads, row: RunRow, machine: Machine, *, after: int = 0, record: int = 1
-) -> Iterator[dict[str, Any]]:
+) -> Iterator[dict[str, Value]]:
     """A run's events in order of their numbers: the journal's and those beside it, merged, paged.
     `record` is one that no event with a number above `after` comes before."""
     beside = _frames(reads, row.no, after)
@@ -310,7 +310,7 @@ def events(
         frame = next(beside, None)
 
 
-def _frames(reads: Reads, run: int, after: int) -> Iterator[dict[str, Any]]:
+def _frames(reads: Reads, run: int, after: int) -> Iterator[dict[str, Value]]:
     while page := reads.frames(run, after=after, limit=PAGE):
         for number, at_ns, body in page:
             after = number
@@ -333,7 +333,7 @@ def records(reads: Reads, row: RunRow, *, after: int = 0) -> Iterator[tuple[Stor
             yield stored, last_no
 
 
-def journal(reads: Reads, row: RunRow, *, after: int = 0) -> Iterator[dict[str, Any]]:
+def journal(reads: Reads, row: RunRow, *, after: int = 0) -> Iterator[dict[str, Value]]:
     """A run's records as people see them."""
     for stored, _ in records(reads, row, after=after):
         record = stored.record()
@@ -342,7 +342,7 @@ def journal(reads: Reads, row: RunRow, *, after: int = 0) -> Iterator[dict[str, 
         yield {**shown, "at": instant_text(record["at"]), "digest": "sha256:" + stored.digest.hex()}
 
 
-def list_row(row: RunRow) -> dict[str, Any]:
+def list_row(row: RunRow) -> dict[str, Value]:
     return {
         "id": row.id,
         "workflow": row.workflow,
@@ -360,7 +360,7 @@ def list_row(row: RunRow) -> dict[str, Any]:
 def in_state(
     reads: Reads,
     registry: Registry,
-    wanted: Mapping[str, Any],
+    wanted: Mapping[str, Value],
     filters: Mapping[str, Any],
     before: int | None,
 ) -> Iterator[RunRow]:
@@ -380,7 +380,7 @@ def in_state(
         before = page[-1].no
 
 
-def _has(value: Any, path: tuple[str, ...], body: bytes) -> bool:
+def _has(value: Value, path: tuple[str, ...], body: bytes) -> bool:
     for name in path:
         if not isinstance(value, Mapping) or name not in value:
             return False
@@ -388,7 +388,7 @@ def _has(value: Any, path: tuple[str, ...], body: bytes) -> bool:
     return encode(value) == body
 
 
-def replayed(reads: Reads, registry: Registry, id: str) -> dict[str, Any]:
+def replayed(reads: Reads, registry: Registry, id: str) -> dict[str, Value]:
     """Decides a whole journal again: equal, or the first difference; `equal` is None where a payload
     that a decision looked into has expired."""
     row = row_of(reads, id)

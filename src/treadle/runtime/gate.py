@@ -6,7 +6,6 @@ something is asked.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
 
 from treadle.kernel.errors import PASSING, RunEnded, RunExists, TreadleError, VersionMismatch
 from treadle.kernel.model import (
@@ -17,7 +16,7 @@ from treadle.kernel.model import (
     Started,
 )
 from treadle.kernel.roles import is_cell
-from treadle.kernel.values import decode_trusted
+from treadle.kernel.values import Value, decode_trusted
 from treadle.store.protocol import Reads
 
 from .hot import Hot
@@ -101,7 +100,7 @@ class Gate:
             stored = self._reads.record(hot.no, 1)
             assert stored is not None, "a run begins with a record"
             body = stored.body
-        was: dict[str, Any] = decode_trusted(body)["event"]
+        was: dict[str, Value] = decode_trusted(body)["event"]
         if (forked := was.get("forked_from")) is not None:
             taken = f"the id {item.run!r} is taken by a fork of {forked['run']}; choose another id"
             self._answers.refuse(item, RunExists(taken, details={"differs": ["forked_from"]}))

@@ -11,7 +11,6 @@ import logging
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Sequence
 from itertools import islice
-from typing import Any
 
 import msgspec
 from msgspec.structs import replace
@@ -47,7 +46,7 @@ class Hot(msgspec.Struct, gc=False):
     no: int
     event_no: int
     machine: Machine
-    definition: Any
+    definition: object
     row: RunRow
     # Hardly any run has some, and thousands are in memory: replaced, never changed, so that those share one that is empty.
     checkpoints: frozenset[str] = frozenset()

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Collection
-from typing import Any
 
 from treadle.kernel.errors import (
     JournalCorrupt,
@@ -15,6 +14,7 @@ from treadle.kernel.errors import (
 from treadle.kernel.history import fork as fork_run
 from treadle.kernel.model import TERMINAL
 from treadle.kernel.roles import CellMachine
+from treadle.kernel.values import Value
 from treadle.store.protocol import DefinitionRow, Reads, RunRow
 
 from .collecting import COLLECT_PER_COMMIT, remove_run
@@ -38,7 +38,7 @@ def fork(
     definition: DefinitionRow | None,
     new_id: str,
     by: str | None = None,
-) -> dict[str, Any]:
+) -> dict[str, Value]:
     """A new run from a run's state at a record; its open work is reissued under ids of its own."""
     row = row_of(desk.store, id)
     if isinstance(desk.registry.load(row.definition).machine, CellMachine):
@@ -89,13 +89,13 @@ def fork(
 
 def fork_asked(
     id: str, *, at: int | None, definition: DefinitionRow | None, new_id: str, by: str | None
-) -> dict[str, Any]:
+) -> dict[str, Value]:
     """A fork as data: it is made where the new run is decided."""
     row = None if definition is None else row_value(definition)
     return {"id": id, "at": at, "definition": row, "new_id": new_id, "by": by}
 
 
-def perform_fork(desk: Desk, asked: dict[str, Any]) -> dict[str, Any]:
+def perform_fork(desk: Desk, asked: dict[str, Value]) -> dict[str, Value]:
     row = None if asked["definition"] is None else DefinitionRow(**asked["definition"])
     return fork(desk, asked["id"], at=asked["at"], definition=row, new_id=asked["new_id"], by=asked["by"])
 
@@ -129,7 +129,7 @@ def _version(row: RunRow, reads: Reads) -> int:
     return max([last, *(seq for seq, _, _ in reads.open_ids(row.no, after_seq=last))])
 
 
-def perform_remove(desk: Desk, asked: dict[str, Any]) -> dict[str, Any]:
+def perform_remove(desk: Desk, asked: dict[str, Value]) -> dict[str, Value]:
     """Removes one run that has ended, whatever its retention says."""
     row = row_of(desk.store, str(asked["id"]))
     _check_ended(row)

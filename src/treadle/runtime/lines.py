@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from typing import Any, Final
+from typing import Final
 
 import msgspec
 
@@ -251,7 +251,7 @@ class Lines:
 
     # --- giving ---
 
-    def perform(self, body: Mapping[str, Any]) -> None:
+    def perform(self, body: Mapping[str, Value]) -> None:
         """Somebody came or went elsewhere."""
         self._give(Line(str(body["workflow"]), str(body["lane"])))
 

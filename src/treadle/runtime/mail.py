@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Collection, Iterator
 from itertools import islice
-from typing import Any, Final
+from typing import Final
 
 import msgspec
 
@@ -16,7 +16,7 @@ from treadle.kernel.model import Event, Receipt
 from treadle.kernel.values import encode
 
 from .commands import Operate
-from .ports import Item
+from .ports import Item, NewRun
 from .shards import Held
 
 # Not every database has room for it.
@@ -86,9 +86,17 @@ class Mail:
         else:
             self._boxes[item.run].insert(at, item)
 
-    def send(self, run: str, event: Event, key: str, **more: Any) -> None:
+    def send(
+        self,
+        run: str,
+        event: Event,
+        key: str,
+        *,
+        create: NewRun | None = None,
+        reply: tuple[str, str] | None = None,
+    ) -> None:
         """A message from the batch at hand to a run: decided with it, or an inbox row of it under this key."""
-        self.post(Item(run, event, derived=True, message=key, **more))
+        self.post(Item(run, event, create=create, reply=reply, derived=True, message=key))
 
     def owe(self, run: str, owed: Event | None) -> None:
         """An event that a run owes itself comes before whatever else waits for it."""

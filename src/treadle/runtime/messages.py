@@ -8,7 +8,7 @@ is not there. Bytes from outside are taken strictly: what they may not say is re
 
 from __future__ import annotations
 
-from typing import Any, Final
+from typing import Final
 
 import msgspec
 
@@ -46,8 +46,8 @@ _FROM_OUTSIDE: Final = (Started, Receipt, Signal, Domain, Cancel, Patch, Retry, 
 
 class _Delivery(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
     run: str
-    event: dict[str, Any]
-    create: tuple[str, str, str | None, str, Any] | None = None
+    event: dict[str, Value]
+    create: tuple[str, str, str | None, str, Value] | None = None
     expected_version: int | None = None
     submission: tuple[str, str] | None = None
     reply: tuple[str, str] | None = None
@@ -57,7 +57,7 @@ class _Delivery(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
 
 class _Operation(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
     name: str
-    body: dict[str, Any]
+    body: dict[str, Value]
     home: str = ""
     entry: AuditEntry | None = None
 
@@ -67,11 +67,11 @@ class _Operation(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
 
 def message_to_bytes(command: Item | Operate) -> bytes:
     if isinstance(command, Operate):
-        operation: dict[str, Any] = {"home": command.home, "name": command.name, "body": command.body}
+        operation: dict[str, Value] = {"home": command.home, "name": command.name, "body": command.body}
         return encode({"operate": operation | _signed(command.entry)})
     item = command
     assert item.event is not None, "only events travel"
-    value: dict[str, Any] = {"run": item.run, "event": {"kind": item.event.kind, **event_value(item.event)}}
+    value: dict[str, Value] = {"run": item.run, "event": {"kind": item.event.kind, **event_value(item.event)}}
     if item.create is not None:
         new = item.create
         value["create"] = [new.dialect, new.workflow, new.version, new.definition, new.key]
@@ -86,7 +86,7 @@ def message_to_bytes(command: Item | Operate) -> bytes:
     return encode(value | _signed(item.entry))
 
 
-def _signed(entry: AuditEntry | None) -> dict[str, Any]:
+def _signed(entry: AuditEntry | None) -> dict[str, Value]:
     """Who asks, where somebody does: other messages stay as they were."""
     return {} if entry is None else {"entry": msgspec.to_builtins(entry)}
 
@@ -166,7 +166,7 @@ def reply_to_bytes(value: Value, error: TreadleError | None) -> bytes:
 
 
 def reply_from_bytes(body: bytes) -> tuple[Value, TreadleError | None]:
-    found: dict[str, Any] = decode(body, levels=_LEVELS_MAX)
+    found: dict[str, Value] = decode(body, levels=_LEVELS_MAX)
     if "error" in found:
         return None, TreadleError.restored(found["error"], found["kind"])
     return found["value"], None

@@ -7,16 +7,17 @@ recorded before can be told as well.
 
 from __future__ import annotations
 
-from typing import Any, Final
+from typing import Final
 
 from treadle.kernel.model import DETACHED_KINDS
+from treadle.kernel.values import Value
 from treadle.lang.duration import instant_text
 
 # Fields of every event; no field of its own can replace them.
 OWN_FIELDS: Final = ("seq", "at", "record", "type")
 
 
-def events_of(record: dict[str, Any], *, narrated: bool) -> list[dict[str, Any]]:
+def events_of(record: dict[str, Value], *, narrated: bool) -> list[dict[str, Value]]:
     """A record's events in order: what happened inside the work first, then what was decided."""
     event = record["event"]
     inner = event.get("events", []) if record["kind"] == "receipt" else []
@@ -27,7 +28,7 @@ def events_of(record: dict[str, Any], *, narrated: bool) -> list[dict[str, Any]]
     return [*inner, *_came(record, event), *decided, *asked]
 
 
-def frame_event(type: str, data: Any) -> dict[str, Any]:
+def frame_event(type: str, data: Value) -> dict[str, Value]:
     """A frame as an event: its fields beside the type. What is no mapping, or has fields that an event has
     of its own, is shown whole."""
     fields = {} if data is None else data
@@ -36,7 +37,7 @@ def frame_event(type: str, data: Any) -> dict[str, Any]:
     return {"type": type, **fields}
 
 
-def _came(record: dict[str, Any], event: dict[str, Any]) -> list[dict[str, Any]]:
+def _came(record: dict[str, Value], event: dict[str, Value]) -> list[dict[str, Value]]:
     """What the record admits, and the status that it left the cell in."""
     status = {"status": record["status"]}
     kind = record["kind"]
@@ -67,9 +68,9 @@ def _came(record: dict[str, Any], event: dict[str, Any]) -> list[dict[str, Any]]
             return []
 
 
-def _asked(record: dict[str, Any]) -> list[dict[str, Any]]:
+def _asked(record: dict[str, Value]) -> list[dict[str, Value]]:
     """The effects that the record opened and cancelled; messages to other cells are events already."""
-    found: list[dict[str, Any]] = []
+    found: list[dict[str, Value]] = []
     for intent in record.get("opened", ()):
         if intent["kind"] not in DETACHED_KINDS:
             told = {"effect": intent["kind"], "intent": intent["id"], "ref": intent.get("ref")}
@@ -79,13 +80,13 @@ def _asked(record: dict[str, Any]) -> list[dict[str, Any]]:
     return found + [{"type": "effect.cancelled", "intent": id} for id in record.get("cancelled", ())]
 
 
-def numbered(events: list[dict[str, Any]], first_no: int, seq: int, at_ns: int) -> list[dict[str, Any]]:
+def numbered(events: list[dict[str, Value]], first_no: int, seq: int, at_ns: int) -> list[dict[str, Value]]:
     """Events as people see them: their own number, the time, the record they stand in."""
     at = instant_text(at_ns)
     return [shown(event, first_no + i, at, seq) for i, event in enumerate(events)]
 
 
-def shown(event: dict[str, Any], number: int, at: str, record: int | None) -> dict[str, Any]:
+def shown(event: dict[str, Value], number: int, at: str, record: int | None) -> dict[str, Value]:
     """One event under its number, which no field of its own can replace."""
     own = {"seq": number, "at": at, "record": record}
     return {**own, **event, **own}

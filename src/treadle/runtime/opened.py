@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from itertools import groupby
 from operator import itemgetter
-from typing import Any, Final, NamedTuple
+from typing import Final, NamedTuple
 
 from treadle.kernel.history import Stored, opened_by, restore
 from treadle.kernel.model import OpenIntent
@@ -31,7 +31,7 @@ class OpenNow(NamedTuple):
 
     intents: dict[str, OpenIntent]
     owes: bool
-    options: Mapping[str, Any] | None
+    options: Mapping[str, Value] | None
 
 
 def tail_of(records: Iterable[tuple[int, int, bytes | None, bytes | None]]) -> OpenTail:

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping
-from typing import Any, Final
+from typing import Final
 
 import msgspec
 
@@ -49,7 +49,7 @@ def disarming(event: Event, intent: OpenIntent | None) -> Event:
     """An event with everything that people sent in marked as data where it looks like a reference. What
     starts a run is marked before its payload is stored (`Engine.start`); what workers and children give
     holds references of ours, and was marked where it came from."""
-    changed: dict[str, Any] = {}
+    changed: dict[str, Value] = {}
     match event:
         case Signal():
             changed["data"] = disarmed(event.data)
@@ -77,7 +77,7 @@ def lightened(event: Event, intent: OpenIntent | None, hint: str) -> tuple[Event
         blobs[checksum] = body
         return make_reference(checksum=checksum, size=len(body), schema_hint=hint)
 
-    changed: dict[str, Any] = {}
+    changed: dict[str, Value] = {}
     match event:
         case Signal():
             changed["data"] = light(event.data)
@@ -131,7 +131,7 @@ def started_with(reads: Reads, run: int) -> Value:
     return None if first is None else input_of(reads, first.record()["event"])
 
 
-def input_of(reads: Reads, started: Mapping[str, Any]) -> Value:
+def input_of(reads: Reads, started: Mapping[str, Value]) -> Value:
     """The input of a run that began with this event. A fork begins with a copied state: it has the input of its
     original, as long as that is kept."""
     while origin := started.get("forked_from"):

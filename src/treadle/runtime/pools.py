@@ -15,13 +15,13 @@ what it has.
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
-from typing import Any, Final
+from typing import Final
 
 import msgspec
 
 from treadle.kernel.errors import ValueRefused
 from treadle.kernel.limits import LEASE_RENEW_MS
-from treadle.kernel.values import encode
+from treadle.kernel.values import Value, encode
 from treadle.store.protocol import Reads
 
 from .desk import Desk
@@ -74,7 +74,7 @@ def awaiting(reads: Reads, member: str) -> set[str]:
     return {pool for pool, leaves in reads.documents(LEAVES) if member in leaves["awaits"]}
 
 
-def perform(desk: Desk, asked: dict[str, Any]) -> dict[str, list[int]]:
+def perform(desk: Desk, asked: dict[str, Value]) -> dict[str, list[int]]:
     """What a member may have in hand of each of these pools, and what is its due. Of one without a limit, nothing."""
     member, asks = _checked(asked)
     caps, now = pool_caps(desk.store), desk.clock.now_ns()
@@ -166,7 +166,7 @@ def shares(cap: int, leaves: Mapping[str, Leave], now_ns: int) -> tuple[dict[str
     return due, even
 
 
-def _says_more(before: Mapping[str, Any] | None, leaves: Leaves) -> bool:
+def _says_more(before: Mapping[str, Value] | None, leaves: Leaves) -> bool:
     """Whether something else is said than whose turn it is next."""
     if before is None:
         return True
@@ -181,7 +181,7 @@ def _said(leaves: Leaves) -> dict[str, tuple[int, int, bool, int]]:
     }
 
 
-def _checked(asked: dict[str, Any]) -> tuple[str, dict[str, tuple[int, int, bool]]]:
+def _checked(asked: dict[str, Value]) -> tuple[str, dict[str, tuple[int, int, bool]]]:
     try:
         return str(asked["member"]), msgspec.convert(asked["asks"], dict[str, tuple[int, int, bool]])
     except (KeyError, msgspec.ValidationError) as error:

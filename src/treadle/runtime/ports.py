@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping
-from typing import Any, Protocol
+from typing import Protocol
 
 import msgspec
 
@@ -24,9 +24,9 @@ class SystemClock:
 
 
 # Called with the outcome of a command once it is durable: (value, None) or (None, error).
-Ack = Callable[[Any, TreadleError | None], None]
+Ack = Callable[[object, TreadleError | None], None]
 # Whom to tell what.
-Answer = tuple[Ack, Any, TreadleError | None]
+Answer = tuple[Ack, object, TreadleError | None]
 
 
 class Work(msgspec.Struct, frozen=True, gc=False):
@@ -37,7 +37,7 @@ class Work(msgspec.Struct, frozen=True, gc=False):
     workflow: str
     dialect: str
     definition: str
-    options: Mapping[str, Any]
+    options: Mapping[str, Value]
     intent: OpenIntent
     checkpoint: Value = None
     # Of work that came from elsewhere: the attempt that it is, for those who trace it (W3C Trace Context).
@@ -50,7 +50,7 @@ class News(msgspec.Struct, frozen=True, gc=False):
     run: str
     status: str
     ended: bool
-    events: list[dict[str, Any]]
+    events: list[dict[str, Value]]
     # The run's number, which no other has: an id may be used again once its run is removed.
     no: int
 
@@ -58,7 +58,7 @@ class News(msgspec.Struct, frozen=True, gc=False):
 class Port(Protocol):
     """The outside, as the core sees it. Called on the core thread, after the commit."""
 
-    def answer(self, answers: list[tuple[Ack, Any, TreadleError | None]]) -> None: ...
+    def answer(self, answers: list[Answer]) -> None: ...
     def dispatch(self, works: list[Work]) -> None: ...
     def revoke(self, intents: list[str]) -> None: ...
     def publish_news(self, news: list[News]) -> None: ...

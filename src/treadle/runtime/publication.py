@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Sequence
-from typing import Any
 
 import msgspec
 
@@ -25,7 +24,7 @@ from .hot import HotRuns
 from .intake import Intake, ProgressQueue
 from .mail import NOTHING, Leftovers, Mail
 from .messages import message_to_bytes
-from .ports import Ack, Item, Port
+from .ports import Answer, Item, Port
 from .registry import Registry
 from .staging import RunTurn, Staged, Staging
 
@@ -137,7 +136,7 @@ class Publication:
         """The batch left no trace: forget every touched run, put the events back in order. Callers are
         told the error, or go on waiting; `but` is left out."""
         staged = self._staging.begin()
-        answers: list[tuple[Ack, Any, TreadleError | None]] = []
+        answers: list[Answer] = []
         self._ahead.withdrawn(staged.ahead)
         self._hot.drop_batch(staged.number)
         # Leftovers by a step or a change of this batch: made again with it; who waits for one is told.
@@ -161,7 +160,7 @@ class Publication:
 
     def _withdraw_changes(
         self, staged: Staged, error: TreadleError, *, told: bool, but: object
-    ) -> list[tuple[Ack, Any, TreadleError | None]]:
+    ) -> list[Answer]:
         performed = [*staged.writes, *(op for op, item in staged.handed if but not in (op, item))]
         if told:
             return [(change.ack, None, error) for change in performed if change.ack is not None]

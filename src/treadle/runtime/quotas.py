@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from treadle.kernel.errors import Unsupported
+from treadle.kernel.values import Value
 from treadle.lang.pools import is_pool
 from treadle.lang.quota import Quota
 from treadle.store.place_rows import Crowd
@@ -17,7 +16,7 @@ from .pools import POOL
 from .registry import Registry, latest
 
 
-def perform(desk: Desk, body: dict[str, Any]) -> dict[str, Any]:
+def perform(desk: Desk, body: dict[str, Value]) -> dict[str, Value]:
     """One operation on the limits of one workflow, as data; what they are from now on."""
     name = checked_name(body["name"])
     quota: Quota | None = None
@@ -55,7 +54,7 @@ def no_limit(name: str) -> Unsupported:
     )
 
 
-def listed(reads: Reads, registry: Registry) -> list[dict[str, Any]]:
+def listed(reads: Reads, registry: Registry) -> list[dict[str, Value]]:
     """Every workflow that is limited or has somebody in line."""
     set_ = {name: Quota.of(value) for name, value in reads.documents(LIMIT)}
     names = {row.name for row in reads.versions()} | set_.keys() | {line.workflow for line in reads.crowds()}
@@ -63,13 +62,13 @@ def listed(reads: Reads, registry: Registry) -> list[dict[str, Any]]:
     return [row for row in rows if row["limits"] is not None or row["lines"]]
 
 
-def shown(reads: Reads, registry: Registry, name: str) -> dict[str, Any]:
+def shown(reads: Reads, registry: Registry, name: str) -> dict[str, Value]:
     """The limits of one workflow: who said them, and who is in line."""
     said = reads.document(LIMIT, name)
     return _row(reads, registry, name, None if said is None else Quota.of(said))
 
 
-def _row(reads: Reads, registry: Registry, name: str, said: Quota | None) -> dict[str, Any]:
+def _row(reads: Reads, registry: Registry, name: str, said: Quota | None) -> dict[str, Value]:
     """`said` is what an operator said, if one did."""
     quota = _stated(reads, registry, name) if said is None else said
     crowds = {line.lane: crowd for line, crowd in reads.crowds().items() if line.workflow == name}

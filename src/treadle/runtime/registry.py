@@ -9,7 +9,6 @@ from __future__ import annotations
 import threading
 from collections import OrderedDict
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
 
 import msgspec
 
@@ -63,7 +62,7 @@ class Loaded(msgspec.Struct, frozen=True):
 
     row: DefinitionRow
     machine: Machine
-    definition: Any
+    definition: object
     # How long its ended runs are kept, unless its author says otherwise.
     retention_ns: int
 
@@ -73,13 +72,13 @@ class Loaded(msgspec.Struct, frozen=True):
         return Loaded(row, machine, definition, machine.retention_ns(definition))
 
 
-def version_key(version: str) -> tuple[Any, ...]:
+def version_key(version: str) -> tuple[tuple[tuple[int, int, str], ...], tuple[int, str]]:
     """Semantic version order; what is not a number sorts as text, a pre-release before its release."""
     core, _, pre = version.partition("-")
     numbers = tuple(
         (0, int(part), "") if part.isdigit() else (1, 0, part) for part in core.replace("+", ".").split(".")
     )
-    return (numbers, (1,) if not pre else (0, pre))
+    return (numbers, (1, "") if not pre else (0, pre))
 
 
 class DefinitionFamily(msgspec.Struct, frozen=True):
@@ -126,7 +125,7 @@ class Known:
         """Told after each commit what it wrote, and which names it gave."""
         self.stored.update(row.digest for row in definitions)
 
-    def check_input(self, loaded: Loaded, input: Value, options: dict[str, Any]) -> Value:
+    def check_input(self, loaded: Loaded, input: Value, options: dict[str, Value]) -> Value:
         """The input of a child, as its dialect takes it."""
         return input
 
@@ -192,7 +191,7 @@ class Registry:
     def committed(self, definitions: Sequence[DefinitionRow], versions: Sequence[VersionRow]) -> None:
         self._known.committed(definitions, versions)
 
-    def prepare(self, row: DefinitionRow, input: Value, options: dict[str, Any]) -> Value:
+    def prepare(self, row: DefinitionRow, input: Value, options: dict[str, Value]) -> Value:
         return self._known.check_input(self.load(row.digest), input, options)
 
     def orders(self, digest: str) -> StandingOrders:

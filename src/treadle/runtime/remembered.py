@@ -5,7 +5,7 @@ They are rows beside the runs and are forgotten after a day: with each that is k
 
 from __future__ import annotations
 
-from typing import Any, Final
+from typing import Final
 
 from treadle.kernel.values import Value, encode
 from treadle.store.protocol import Reads
@@ -17,13 +17,13 @@ KEPT_NS: Final = 24 * 3_600 * 10**9
 FORGOTTEN_AT_ONCE_MAX: Final = 20
 
 
-def found(reads: Reads, id: str, now_ns: int) -> dict[str, Any] | None:
+def found(reads: Reads, id: str, now_ns: int) -> dict[str, Value] | None:
     """The answer that was given under this id within the last day."""
     row: Value = reads.document(KIND, id)
     return dict(row) if isinstance(row, dict) and now_ns - row["at_ns"] < KEPT_NS else None
 
 
-def perform(desk: Desk, body: dict[str, Any]) -> None:
+def perform(desk: Desk, body: dict[str, Value]) -> None:
     now = desk.clock.now_ns()
     for id in desk.store.documents_before(KIND, now - KEPT_NS, FORGOTTEN_AT_ONCE_MAX):
         desk.batch.documents.append((KIND, id, 0, None))

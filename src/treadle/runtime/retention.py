@@ -6,10 +6,10 @@ and of what is said when it is asked for. Servers collect by themselves what ope
 
 from __future__ import annotations
 
-from typing import Any, Final
+from typing import Final
 
 from treadle.kernel.errors import Unsupported
-from treadle.kernel.values import encode
+from treadle.kernel.values import Value, encode
 from treadle.lang.retention import NEVER_NS, Retention, kept_until
 from treadle.store.ages import RETURNED
 from treadle.store.protocol import AgeRule, Reads, RunRow
@@ -55,7 +55,7 @@ def kept_until_ns(reads: Reads, row: RunRow) -> int | None:
     return None if until_ns == NEVER_NS else until_ns
 
 
-def perform(desk: Desk, body: dict[str, Any]) -> None:
+def perform(desk: Desk, body: dict[str, Value]) -> None:
     """One operation on what is said of one workflow, as data."""
     name = checked_name(body["name"])
     desk.belongs("")
@@ -84,11 +84,11 @@ def not_said(name: str) -> Unsupported:
     )
 
 
-def listed(reads: Reads) -> list[dict[str, Any]]:
+def listed(reads: Reads) -> list[dict[str, Value]]:
     """What operators have said, by workflow; what counts for all others last."""
     spoken = said(reads)
     return [shown(name, spoken[name]) for name in sorted(spoken, key=lambda name: (name == ALL, name))]
 
 
-def shown(name: str, told: Retention | None) -> dict[str, Any]:
+def shown(name: str, told: Retention | None) -> dict[str, Value]:
     return {"workflow": name, "keep": None if told is None else told.to_value()}

@@ -6,11 +6,9 @@ it ended, and no collection takes it away again.
 
 from __future__ import annotations
 
-from typing import Any
-
 from treadle.kernel.errors import BlobMissing, RunExists, Unsupported
 from treadle.kernel.model import TERMINAL
-from treadle.kernel.values import digest_bytes, encode
+from treadle.kernel.values import Value, digest_bytes, encode
 from treadle.store.ages import RETURNED
 from treadle.store.backups import name_of
 from treadle.store.protocol import RunRow
@@ -19,7 +17,7 @@ from treadle.store.returning import Returning
 from .desk import Desk
 
 
-def perform(desk: Desk, asked: dict[str, Any]) -> Any:
+def perform(desk: Desk, asked: dict[str, Value]) -> str | dict[str, str]:
     """One step: a payload that runs refer to, or a run, which was put here as a payload before."""
     desk.belongs(str(asked["id"]))
     match asked["step"]:

@@ -14,7 +14,7 @@ import logging
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
 import msgspec
 
@@ -57,7 +57,7 @@ class ScheduleRow(msgspec.Struct, kw_only=True, omit_defaults=True):
     # Runs of ticks that were not seen to have ended, and ticks that wait for them.
     going: list[str] = []
     waiting: list[int] = []
-    last: dict[str, Any] | None = None
+    last: dict[str, Value] | None = None
     # The workflow whose definition says so; None: somebody added it.
     origin: str | None = None
 
@@ -271,7 +271,7 @@ def start(desk: Desk, schedule: Schedule, run: str) -> bool:
 def _first(desk: Desk, schedule: Schedule, run: str) -> Item:
     """The event with which a run of a schedule begins."""
     row = startable(desk, schedule.workflow)
-    options: dict[str, Any] = {"base": str(Path(row.file).resolve().parent)} if row.file is not None else {}
+    options: dict[str, Value] = {"base": str(Path(row.file).resolve().parent)} if row.file is not None else {}
     event = Started(
         definition=row.digest,
         input=desk.registry.prepare(row, schedule.input, options),
@@ -313,7 +313,7 @@ def _goes_on(reads: Reads, run: str) -> bool:
 # --- changes by people -------------------------------------------------------------------------------
 
 
-def perform(desk: Handing, asked: Operate) -> Any:
+def perform(desk: Handing, asked: Operate) -> object:
     """One operation on one schedule, as data. Raises a TreadleError that changes nothing."""
     body, name = asked.body, str(asked.body["name"])
     match body["do"]:
@@ -336,7 +336,7 @@ def perform(desk: Handing, asked: Operate) -> Any:
     raise Unsupported(f"{body['do']!r:.40} is not an operation on schedules")
 
 
-def _by_hand(desk: Handing, asked: Operate, schedule: Schedule, run: str) -> Any:
+def _by_hand(desk: Handing, asked: Operate, schedule: Schedule, run: str) -> object:
     """Starts a run because somebody wants it now: the answer is the start's own, once it is decided. One that is decided
     elsewhere is left there as a message."""
     if desk.held.holds(run):
@@ -353,7 +353,7 @@ def _unused_id(desk: Desk, name: str) -> str:
     return id
 
 
-def _add(desk: Desk, schedule: Schedule) -> dict[str, Any]:
+def _add(desk: Desk, schedule: Schedule) -> dict[str, Value]:
     found = _find(desk.store, schedule.name)
     if found is not None:
         if found.schedule != schedule:
@@ -382,7 +382,7 @@ def _checked(desk: Desk, row: ScheduleRow) -> ScheduleRow:
     return row
 
 
-def _change(desk: Desk, name: str, fields: dict[str, Any]) -> dict[str, Any]:
+def _change(desk: Desk, name: str, fields: dict[str, Value]) -> dict[str, Value]:
     row, now = there(desk.store, name), desk.clock.now_ns()
     before, value = row.schedule, row.schedule.to_value()
     if any(word in fields for word in ("cron", "every", "at")):
@@ -456,11 +456,11 @@ def no_schedule(name: str) -> TreadleError:
     )
 
 
-def listed(reads: Reads, now_ns: int) -> list[dict[str, Any]]:
+def listed(reads: Reads, now_ns: int) -> list[dict[str, Value]]:
     return [shown(reads, ScheduleRow.of(value), now_ns) for _, value in sorted(reads.documents(KIND))]
 
 
-def shown(reads: Reads, row: ScheduleRow, now_ns: int) -> dict[str, Any]:
+def shown(reads: Reads, row: ScheduleRow, now_ns: int) -> dict[str, Value]:
     """A schedule as people see it: what it says, its next five ticks, what became of the last one."""
     last = row.last
     if last is not None and last.get("run"):

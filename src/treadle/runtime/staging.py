@@ -12,7 +12,7 @@ Nothing here decides anything about a run.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
-from typing import Any, Final
+from typing import Final
 
 import msgspec
 
@@ -30,7 +30,7 @@ from .hot import BlobCache, Expected, Hot
 from .mail import Mail
 from .messages import reply_to_bytes
 from .narrative import numbered
-from .ports import Ack, Clock, Item, News, Work
+from .ports import Ack, Answer, Clock, Item, News, Work
 from .shards import Held
 
 # A cell that has come to rest with a larger snapshot keeps it for a while.
@@ -67,7 +67,7 @@ class Staged(msgspec.Struct):
     # Operations that an event answers in their place, with that event.
     handed: list[tuple[Operate, Item]] = []
     # What follows from it, to be done if it does not.
-    answers: list[tuple[Ack, Any, TreadleError | None]] = []
+    answers: list[Answer] = []
     # Messages to runs elsewhere whose answers somebody here waits for, by their keys.
     asked: list[tuple[str, Ack]] = []
     dispatched: list[Work] = []
@@ -210,7 +210,7 @@ class Staging:
         if self.held.several:
             self.batch.shards.add(self.held.shard_of(run))
 
-    def diagnose(self, run: str, code: str, body: dict[str, Any]) -> None:
+    def diagnose(self, run: str, code: str, body: dict[str, Value]) -> None:
         self.batch.diagnostics.append((run, self._clock.now_ns(), code, encode(body)))
 
     def hold(self, hot: Hot, blobs: dict[str, bytes]) -> None:
@@ -239,7 +239,7 @@ class Staging:
         if last > 1:
             self.batch.snapshots_done.append((hot.no, last))
 
-    def show(self, hot: Hot, event: dict[str, Any]) -> None:
+    def show(self, hot: Hot, event: dict[str, Value]) -> None:
         """An event beside the journal: numbered and visible, decided on by nobody."""
         hot.event_no += 1
         self.touch(hot)
@@ -247,7 +247,7 @@ class Staging:
         self.batch.frames.append((hot.no, hot.event_no, now, encode(event)))
         self.tell(hot, [event], hot.event_no, hot.state.seq, now)
 
-    def tell(self, hot: Hot, events: list[dict[str, Any]], first_no: int, seq: int, at_ns: int) -> None:
+    def tell(self, hot: Hot, events: list[dict[str, Value]], first_no: int, seq: int, at_ns: int) -> None:
         """Events for those who watch the run."""
         state = hot.state
         ended = state.status in TERMINAL
@@ -269,7 +269,7 @@ class Answers:
         self._reads = reads
         self._clock = clock
 
-    def settle(self, asked: Item | Change, value: Any, error: TreadleError | None) -> None:
+    def settle(self, asked: Item | Change, value: object, error: TreadleError | None) -> None:
         """Answers a command with the commit at hand, which also says who did it."""
         if asked.entry is not None:
             self.write_down(asked.entry, value, error)
@@ -282,13 +282,13 @@ class Answers:
         elif message is not None:
             self.dispose(message, value, error)
 
-    def write_down(self, entry: AuditEntry, value: Any, error: TreadleError | None) -> None:
+    def write_down(self, entry: AuditEntry, value: object, error: TreadleError | None) -> None:
         self._staging.batch.audit.append(outcome(entry, self._clock.now_ns(), value, error))
 
-    def tell(self, ack: Ack, value: Any, error: TreadleError | None) -> None:
+    def tell(self, ack: Ack, value: object, error: TreadleError | None) -> None:
         self._staging.staged.answers.append((ack, value, error))
 
-    def dispose(self, key: str, value: Any, error: TreadleError | None) -> None:
+    def dispose(self, key: str, value: object, error: TreadleError | None) -> None:
         """A message is done with, and answered if somebody waits for that in another process."""
         batch = self._staging.batch
         batch.inbox_done.append(key)
@@ -309,14 +309,14 @@ class Answers:
             receipt = Receipt(intent=intent, status="error", error=value)
             self._mail.send(run, receipt, f"refused:{intent}")
 
-    def stale(self, hot: Hot, item: Item, code: str, body: dict[str, Any]) -> None:
+    def stale(self, hot: Hot, item: Item, code: str, body: dict[str, Value]) -> None:
         """It came too late, or twice: noted, shown, and answered with where the run is."""
         state = hot.state
         self.note_stale(hot, code, body)
         value = {"run": item.run, "seq": state.seq, "status": state.status, "stale": True}
         self.settle(item, value, None)
 
-    def note_stale(self, hot: Hot, code: str, body: dict[str, Any]) -> None:
+    def note_stale(self, hot: Hot, code: str, body: dict[str, Value]) -> None:
         """Kept among the diagnostics, which are counted, and shown among the run's events."""
         state = hot.state
         self._staging.diagnose(state.id, code, body)
@@ -355,7 +355,7 @@ def answer_of(find: Callable[[str, str], Value], scope: str, id: str) -> Value:
     return found if refusal is None else {"error": refusal}
 
 
-def refusal_of(each: Mapping[str, dict[str, Any] | None]) -> dict[str, Any] | None:
+def refusal_of(each: Mapping[str, dict[str, Value] | None]) -> dict[str, Value] | None:
     """The error of an event that went to several runs: the first refusal, with what each of them answered
     (None: it took the event) in `details["deliveries"]`. None if nobody refused it."""
     first = next((error for error in each.values() if error is not None), None)

@@ -8,7 +8,7 @@ admin) may release and complete; anything else is refused, changes nothing, and 
 
 from __future__ import annotations
 
-from typing import Any, Final
+from typing import Final
 
 import msgspec
 
@@ -54,14 +54,14 @@ class Operation(msgspec.Struct, frozen=True):
     data: Value = None
     expected_version: int | None = None
 
-    def to_value(self) -> dict[str, Any]:
+    def to_value(self) -> dict[str, Value]:
         value = {
             name: getattr(self, name) for name in ("name", "task", "to", "text", "data", "expected_version")
         }
         return {**value, "user": self.actor.user, "roles": list(self.actor.roles)}
 
     @staticmethod
-    def from_value(value: dict[str, Any]) -> Operation:
+    def from_value(value: dict[str, Value]) -> Operation:
         fields = dict(value)
         actor = Actor(fields.pop("user"), tuple(fields.pop("roles")))
         return Operation(actor=actor, **fields)
@@ -72,7 +72,7 @@ def only_hands_on(asked: Operate) -> bool:
     return asked.name == KIND and asked.body.get("name") == "complete"
 
 
-def perform(desk: Handing, asked: Operate) -> Any:
+def perform(desk: Handing, asked: Operate) -> object:
     """Runs on the core thread. Raises a TreadleError that changes nothing."""
     operation = Operation.from_value(asked.body)
     if not isinstance(operation.task, str):
@@ -110,7 +110,7 @@ def perform(desk: Handing, asked: Operate) -> Any:
     return task_value(task, desk.store)
 
 
-def _complete(desk: Handing, task: TaskRow, operation: Operation, asked: Operate) -> Any:
+def _complete(desk: Handing, task: TaskRow, operation: Operation, asked: Operate) -> object:
     actor = operation.actor
 
     def may_complete() -> None:
@@ -196,7 +196,7 @@ def home(reads: Reads, id: str) -> str:
     return task.run_id if task is not None else ""
 
 
-def shown(reads: Reads, id: str) -> dict[str, Any]:
+def shown(reads: Reads, id: str) -> dict[str, Value]:
     """One task as people see it."""
     return task_value(found(reads, id), reads)
 
@@ -205,7 +205,7 @@ def shown(reads: Reads, id: str) -> dict[str, Any]:
 _TOLD = ("title", "description", "escalated_from", "answer")
 
 
-def task_value(task: TaskRow, reads: Reads) -> dict[str, Any]:
+def task_value(task: TaskRow, reads: Reads) -> dict[str, Value]:
     """A task row as people see it, with what its payload refers to in place."""
     told = {key: entry[key] for entry in task.history for key in _TOLD if key in entry}
     last = {entry["event"]: entry for entry in task.history}

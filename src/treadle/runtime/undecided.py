@@ -7,13 +7,12 @@ what the store knows of the run (open ids, timers, tasks, children), never from 
 
 from __future__ import annotations
 
-from typing import Any
-
 from treadle.kernel.errors import TreadleError, Undecidable
 from treadle.kernel.machine import RETENTION_NS
 from treadle.kernel.model import TERMINAL, Cancel, OpenIntent, Patch, Receipt, Signal
 from treadle.kernel.run import Step, abandon, error_of
 from treadle.kernel.state import RunState
+from treadle.kernel.values import Value
 from treadle.store.protocol import GUEST, Message, Reads, RunRow
 
 from .board import Board
@@ -230,7 +229,7 @@ class Undecided:
         )
 
 
-def _reason(event: Cancel, error: TreadleError) -> dict[str, Any]:
+def _reason(event: Cancel, error: TreadleError) -> dict[str, Value]:
     about = f"it could not be decided any more ({error.code})"
     value = TreadleError(event.reason or about, cls="user", code="CANCELLED").to_value()
     return {**value, "details": {"undecided": {"code": error.code, "message": error.message}}}

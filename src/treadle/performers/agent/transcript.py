@@ -38,7 +38,8 @@ def transcript(reads: Reads, registry: Registry, id: str, *, node: str | None = 
         raise Unsupported(
             f"{id} is a {row.dialect}: only agent runs have a transcript; see treadle trace {id}"
         )
-    workflow: Workflow = registry.load(row.definition).definition
+    workflow = registry.load(row.definition).definition
+    assert isinstance(workflow, Workflow)
     if node is not None and node not in workflow.nodes:
         raise Unsupported(f"there is no node {node!r}; there are: {', '.join(workflow.nodes)}")
     script = _Transcript(reads, workflow, row.id)

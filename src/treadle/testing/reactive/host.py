@@ -16,7 +16,7 @@ from typing import Any
 from treadle.apps import cells as apps
 from treadle.apps import snapshots
 from treadle.dialects.reactive.app import DIALECT_NAME, App
-from treadle.dialects.reactive.decide import Bound
+from treadle.dialects.reactive.decide import Absent, Bound
 from treadle.dialects.reactive.index import EMPTY, CellIndex
 from treadle.dialects.reactive.machine import ReactiveMachine
 from treadle.kernel.errors import KernelBug, TreadleError, UnknownWorkflow
@@ -320,7 +320,10 @@ class Host:
     def bound(self, hot: Hot, app: App) -> Bound:
         """A run's workflow, to look at: of its own version, or of the active one if that is gone."""
         found = hot.definition
-        return found if isinstance(found, Bound) else Bound(app, app.workflow(found.workflow))
+        if isinstance(found, Bound):
+            return found
+        assert isinstance(found, Absent), "cells are looked at"
+        return Bound(app, app.workflow(found.workflow))
 
     def records(self, row: RunRow) -> list[tuple[dict[str, Any], str]]:
         """A run's records with their digests."""
