@@ -136,7 +136,7 @@ class Run:
         """Waits for the end and returns the result; raises RunFailed if it did not complete, and TimeoutError
         with what it waits for if that takes too long."""
         try:
-            shown = await self._end(timeout)
+            shown: Mapping[str, Any] = await self._end(timeout)
         except TimeoutError as error:
             # Who does not wait looks once, and so does who waited until the very end.
             ended = await self._engine.read(lambda reads: document.outcome(reads, self.id))
@@ -146,7 +146,7 @@ class Run:
         result = result_of({"id": self.id, **shown})
         return result if self._typed is None else self._typed(result)
 
-    async def _end(self, timeout: float | None) -> dict[str, Any]:
+    async def _end(self, timeout: float | None) -> document.RunOutcome:
         async with asyncio.timeout(timeout):
             with self._engine.watch(self.id, end=True) as watch:
                 while True:

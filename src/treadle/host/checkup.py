@@ -92,7 +92,7 @@ def bus_away(found: dict[str, Any], bus: str) -> dict[str, Any]:
     }
 
 
-def _slow(work: dict[str, Any], owner: int | None) -> str:
+def _slow(work: doctor.OpenLong, owner: int | None) -> str:
     """Work that is open for long, and what to do about it."""
     run = work["run"]
     what = f"{run}: {work['step']} ({work['kind']}) is open since {work['since']}"

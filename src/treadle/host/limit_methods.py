@@ -31,11 +31,11 @@ class LimitMethods(ScheduleMethods):
         row = await self._bridge.read(lambda reads: quotas.shown(reads, self.library.registry(reads), name))
         return self._with_work(row)
 
-    def _with_work(self, row: dict[str, Any]) -> dict[str, Any]:
+    def _with_work(self, row: quotas.LimitsRow) -> dict[str, Any]:
         """Of a pool, how much of its work is in hand here, and how much waits."""
         name = row["workflow"]
         if not name.startswith(pools.POOL):
-            return row
+            return {**row}
         held, waiting = self._bridge.bus.in_pool(name.removeprefix(pools.POOL))
         return {**row, "running": held, "queued": waiting}
 

@@ -26,6 +26,8 @@ from treadle.store.marks import MovedRun
 from treadle.work.job import is_revoked
 
 if TYPE_CHECKING:
+    from treadle.runtime.document import RunOutcome
+
     from .bridge import Bridge
 
 log = logging.getLogger("treadle.observer")
@@ -90,7 +92,7 @@ def work_of(core: Core | None, run: str) -> list[str]:
     return [intent.id for intent in intents if intent.kind not in ENGINE_KINDS]
 
 
-def outcome(core: Core | None, run: str) -> dict[str, Any] | None:
+def outcome(core: Core | None, run: str) -> RunOutcome | None:
     """How a run ended, if it is in memory and that is durable. It may be retried while we look: then its record is another."""
     hot = core.hot.peek(run) if core is not None else None
     if hot is None or not (seq := hot.rested):
@@ -136,7 +138,7 @@ class Watch:
         """Whether nothing can happen to a run without a word of it here."""
         return self._watching.source.is_told
 
-    def outcome(self) -> dict[str, Any] | None:
+    def outcome(self) -> RunOutcome | None:
         """How the run ended, if that is durable and it is still in memory."""
         return outcome(self._watching.source.core, self.run)
 

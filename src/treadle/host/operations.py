@@ -108,7 +108,7 @@ class EngineOperations:
     def only_hands_on(self, asked: Operate) -> bool:
         return tasks.only_hands_on(asked)
 
-    def _deploy(self, desk: Desk, deploy: deploys.Deploy) -> dict[str, Any]:
+    def _deploy(self, desk: Desk, deploy: deploys.Deploy) -> deploys.DeployAnswer:
         """Deploys. What was left alone for want of this code gets another chance."""
         row = deploy.row
         machine = self._dialects[row.dialect].machine if row.dialect in self._dialects else None

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import TypedDict
+
 import msgspec
 
 from treadle.kernel.errors import DefinitionCorrupt, DefinitionError, VersionTaken
@@ -12,6 +14,16 @@ from treadle.store.protocol import DefinitionRow, Reads, VersionRow
 
 from .desk import Desk
 from .registry import DefinitionFamily, latest
+
+
+class DeployAnswer(TypedDict):
+    """A version of a workflow: whether runs can be started of it, and why not."""
+
+    name: str
+    version: str
+    digest: str
+    status: str
+    reasons: list[str]
 
 
 class Deploy(msgspec.Struct, frozen=True):
@@ -95,7 +107,7 @@ def unavailable(definition: Definition) -> Deploy:
     return Deploy(row, reasons, [], strict=False, family=DefinitionFamily([row], {}))
 
 
-def perform(desk: Desk, deploy: Deploy) -> dict[str, Value]:
+def perform(desk: Desk, deploy: Deploy) -> DeployAnswer:
     """Runs on the core thread. Redeploying the same content changes nothing; other content under
     a taken version is refused. A definition without a version gets the next number by itself."""
     row, now = deploy.row, desk.clock.now_ns()

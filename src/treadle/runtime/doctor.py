@@ -10,11 +10,10 @@ from __future__ import annotations
 import socket
 import time
 from collections.abc import Callable
-from typing import Final
+from typing import Final, TypedDict
 
 from treadle.kernel.errors import TreadleError
 from treadle.kernel.model import ENGINE_KINDS, TERMINAL
-from treadle.kernel.values import Value
 from treadle.lang.duration import instant_text
 from treadle.store.protocol import Reads, RunRow
 
@@ -37,13 +36,51 @@ TELL_S: Final = 0.2
 Tell = Callable[[dict[str, int]], None]
 
 
+class Finding(TypedDict):
+    """What is not as it should be, and what to do about it."""
+
+    what: str
+    id: str
+    message: str
+    remedy: str
+
+
+class Damage(Finding):
+    """What is not what was written, or cannot be read."""
+
+    code: str
+
+
+class OpenLong(TypedDict):
+    """Work that is not finished, long after it was asked for."""
+
+    run: str
+    workflow: str
+    step: str
+    kind: str
+    since: str
+    seconds: int
+
+
+class Examination(TypedDict):
+    """What the doctor says: in words, and one by one."""
+
+    ok: bool
+    problems: list[str]
+    damaged: list[Damage]
+    findings: list[Finding]
+    open_long: list[OpenLong]
+    # How much was looked at, and whether that is `all` there is.
+    checked: dict[str, int]
+
+
 class _Report:
     def __init__(self, deep: bool, tell: Tell | None) -> None:
         self._tell, self._told = tell, time.monotonic()
         self.until = None if deep else time.monotonic() + BUDGET_S
-        self.damaged: list[dict[str, Value]] = []
+        self.damaged: list[Damage] = []
         # What is no damage, and does not go away by itself.
-        self.findings: list[dict[str, str]] = []
+        self.findings: list[Finding] = []
         self.checked = {"definitions": 0, "runs": 0, "records": 0, "payloads": 0}
         self.partial = False
         self.current = True
@@ -60,14 +97,15 @@ class _Report:
             self.findings.append({"what": what, "id": id, "message": message, "remedy": remedy})
 
     def add(self, what: str, id: str, error: TreadleError, remedy: str) -> None:
-        about = {"what": what, "id": id, "code": error.code, "message": error.message, "remedy": remedy}
         if len(self.damaged) < SHOWN_MAX:
-            self.damaged.append(about)
+            self.damaged.append(
+                {"what": what, "id": id, "code": error.code, "message": error.message, "remedy": remedy}
+            )
 
 
 def examine(
     reads: Reads, registry: Registry, *, deep: bool = False, tell: Tell | None = None, current: bool = True
-) -> dict[str, Value]:
+) -> Examination:
     """`problems` in words, `damaged` and other `findings` one by one with what to do, work that is `open_long`, and how much was
     `checked`. `tell` hears now and then how far it came."""
     problems = reads.check()
@@ -113,7 +151,7 @@ def _orphans(reads: Reads, report: _Report) -> None:
         report.find("table", table, told, "treadle gc removes them")
 
 
-def _open_long(reads: Reads, registry: Registry) -> list[dict[str, Value]]:
+def _open_long(reads: Reads, registry: Registry) -> list[OpenLong]:
     """Work that was handed out, or should have been, long ago and is not finished; the oldest first."""
     now_ns, found = time.time_ns(), []
     for row in reads.working(after_no=0, limit=PAGE):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from typing import Any
+from typing import Any, TypedDict
 
 from treadle.kernel.errors import BlobMissing, RunNotFound, TreadleError
 from treadle.kernel.history import Stored, check_link
@@ -34,6 +34,21 @@ SHOWN = {
     "ask": "model",
     PLACE: "place",
 }
+
+
+class Queued(TypedDict):
+    """Where a run stands in its line, and since when."""
+
+    position: int
+    since: str | None
+
+
+class RunOutcome(TypedDict):
+    """How a run ended."""
+
+    status: str
+    result: Value
+    error: dict[str, Value] | None
 
 
 def row_of(reads: Reads, id: str) -> RunRow:
@@ -71,7 +86,7 @@ def view_of(loaded: Loaded, state: RunState) -> dict[str, Value]:
     return loaded.machine.view(loaded.definition, state.state)
 
 
-def queued(reads: Reads, run: str) -> dict[str, Value] | None:
+def queued(reads: Reads, run: str) -> Queued | None:
     """Where a run stands in its line; None once it has its place."""
     place = reads.place(run)
     if place is None or place.held:
@@ -178,7 +193,7 @@ def _bare(reads: Reads, row: RunRow, error: TreadleError) -> dict[str, Value]:
     return document
 
 
-def outcome(reads: Reads, id: str) -> dict[str, Value] | None:
+def outcome(reads: Reads, id: str) -> RunOutcome | None:
     """How a run ended, read off its last record; None while it has not."""
     row = row_of(reads, id)
     if row.status not in TERMINAL:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Literal, TypedDict
+
 from treadle.kernel.errors import Unsupported
 from treadle.kernel.values import Value
 from treadle.lang.pools import is_pool
@@ -16,7 +18,26 @@ from .pools import POOL
 from .registry import Registry, latest
 
 
-def perform(desk: Desk, body: dict[str, Value]) -> dict[str, Value]:
+class InLane(TypedDict):
+    """How many are in one line of a workflow."""
+
+    key: str
+    running: int
+    queued: int
+
+
+class LimitsRow(TypedDict):
+    """The limits of a workflow, who said them, and who is in line."""
+
+    workflow: str
+    limits: dict[str, Value] | None
+    origin: Literal["definition", "operator"] | None
+    running: int
+    queued: int
+    lines: list[InLane]
+
+
+def perform(desk: Desk, body: dict[str, Value]) -> LimitsRow:
     """One operation on the limits of one workflow, as data; what they are from now on."""
     name = checked_name(body["name"])
     quota: Quota | None = None
@@ -54,7 +75,7 @@ def no_limit(name: str) -> Unsupported:
     )
 
 
-def listed(reads: Reads, registry: Registry) -> list[dict[str, Value]]:
+def listed(reads: Reads, registry: Registry) -> list[LimitsRow]:
     """Every workflow that is limited or has somebody in line."""
     set_ = {name: Quota.of(value) for name, value in reads.documents(LIMIT)}
     names = {row.name for row in reads.versions()} | set_.keys() | {line.workflow for line in reads.crowds()}
@@ -62,13 +83,13 @@ def listed(reads: Reads, registry: Registry) -> list[dict[str, Value]]:
     return [row for row in rows if row["limits"] is not None or row["lines"]]
 
 
-def shown(reads: Reads, registry: Registry, name: str) -> dict[str, Value]:
+def shown(reads: Reads, registry: Registry, name: str) -> LimitsRow:
     """The limits of one workflow: who said them, and who is in line."""
     said = reads.document(LIMIT, name)
     return _row(reads, registry, name, None if said is None else Quota.of(said))
 
 
-def _row(reads: Reads, registry: Registry, name: str, said: Quota | None) -> dict[str, Value]:
+def _row(reads: Reads, registry: Registry, name: str, said: Quota | None) -> LimitsRow:
     """`said` is what an operator said, if one did."""
     quota = _stated(reads, registry, name) if said is None else said
     crowds = {line.lane: crowd for line, crowd in reads.crowds().items() if line.workflow == name}
