@@ -372,7 +372,7 @@ def submitted(reads: Reads, app: str, seq: int) -> int:
     return int(stored.record()["events"][0]["proposal"])
 
 
-def proposed(reads: Reads, registry: Registry, app: str, number: int) -> dict[str, Any]:
+def proposed(reads: Reads, registry: Registry, app: str, number: int) -> governance.ProposalState:
     books = _books(reads, registry, app)
     if books is None:
         raise InputInvalid(f"{app:.200} has not run in this store, so nothing was proposed for it")

@@ -15,6 +15,7 @@ from functools import cached_property
 from typing import Any
 
 from treadle.kernel.errors import DefinitionError
+from treadle.kernel.values import Value
 from treadle.lang.definition import Definition
 from treadle.lang.problems import Problems
 from treadle.lang.text import Document, Path
@@ -22,14 +23,14 @@ from treadle.lang.text import Document, Path
 from .dialect import ProcessDialect
 from .terms import Term, surface, tree_of
 
-Body = Callable[["Builder"], Any]
-Block = list[dict[str, Any]]
+Body = Callable[["Builder"], object]
+Block = list[dict[str, Value]]
 
 
 class Task:
     """A human task, declared with `task(…)` and asked for with `p.ask(…)`."""
 
-    def __init__(self, name: str, fields: dict[str, Any], on_timeout: Body | None) -> None:
+    def __init__(self, name: str, fields: dict[str, Value], on_timeout: Body | None) -> None:
         self.name = name
         self.fields = fields
         self.on_timeout = on_timeout
@@ -39,11 +40,11 @@ def task(
     name: str,
     *,
     roles: Collection[str] = (),
-    payload: Any = None,
+    payload: object = None,
     timeout: str | None = None,
     on_timeout: Body | None = None,
     escalate_to: Collection[str] | None = None,
-    schema: dict[str, Any] | None = None,
+    schema: dict[str, Value] | None = None,
     type: str | None = None,
     title: str | None = None,
     description: str | None = None,
@@ -69,14 +70,14 @@ class Builder:
         self._block: Block = []
         self._loops: list[str] = []
         self._tasks: dict[str, Task] = {}
-        self._declared: dict[str, dict[str, Any]] = {}
+        self._declared: dict[str, dict[str, Value]] = {}
         # The line of each step, by its identity, for messages.
         self._lines: dict[int, int] = {}
         self._id: str | None = None
 
     # --- plumbing ---
 
-    def _add(self, kind: str, value: Any, **more: Any) -> dict[str, Any]:
+    def _add(self, kind: str, value: object, **more: Value) -> dict[str, Value]:
         step = {kind: surface(value), **more}
         if self._id is not None:
             step["id"], self._id = self._id, None
@@ -133,12 +134,12 @@ class Builder:
         step = self._add("compensate", [])
         step["compensate"] = self._built(undo)
 
-    def set(self, target: Term | str | dict[Any, Any], value: Any = None) -> None:
+    def set(self, target: Term | str | dict[Any, Any], value: object = None) -> None:
         """`p.set(state.total, 5)`; a mapping sets several at once, all from the values before."""
         targets = target if isinstance(target, dict) else {target: value}
         self._add("set", {_target(key): part for key, part in targets.items()})
 
-    def reference(self, value: Any) -> None:
+    def reference(self, value: object) -> None:
         """The run's business reference."""
         self._add("reference", value)
 
@@ -166,7 +167,7 @@ class Builder:
         on_failure: Body | None = None,
         on_timeout: Body | None = None,
         compensate: Body | None = None,
-        **fields: Any,
+        **fields: object,
     ) -> None:
         """Calls the outside through a transport, and waits for what it gives back. `compensate`
         undoes it, if the run ends badly after it has succeeded."""
@@ -175,7 +176,7 @@ class Builder:
         step["call"].update(self._branches(handlers))
         step.update(self._branches({"compensate": compensate}))
 
-    def wait(self, duration: Any = None, *, until: Any = None) -> None:
+    def wait(self, duration: object = None, *, until: object = None) -> None:
         """Waits for a duration, or until an instant."""
         if (duration is None) == (until is None):
             raise TypeError("write p.wait('1h') or p.wait(until='2026-11-15T08:00:00Z')")
@@ -198,7 +199,7 @@ class Builder:
         self,
         workflow: str,
         *,
-        input: Any = None,
+        input: object = None,
         into: str | None = None,
         on_success: Body | None = None,
         on_failure: Body | None = None,
@@ -210,7 +211,7 @@ class Builder:
         step["child"].update(self._branches({"on_success": on_success, "on_failure": on_failure}))
         step.update(self._branches({"compensate": compensate}))
 
-    def continue_with(self, workflow: str, *, input: Any = None) -> None:
+    def continue_with(self, workflow: str, *, input: object = None) -> None:
         """Starts another workflow and goes on without it."""
         self._add("continue_with", {"workflow": workflow} | ({} if input is None else {"input": input}))
 
@@ -219,11 +220,11 @@ class Builder:
         step = self._add("fork", [])
         step["fork"] = [{"branch": name, "do": self._built(body)} for name, body in branches.items()]
 
-    def complete(self, result: Any = None) -> None:
+    def complete(self, result: object = None) -> None:
         """Ends the run, wherever it is."""
         self._add("complete", result)
 
-    def fail(self, message: Any, *, code: Any = None, details: Any = None) -> None:
+    def fail(self, message: object, *, code: object = None, details: object = None) -> None:
         """Ends the run with an error."""
         given = {"message": message, "code": code, "details": details}
         more = {key: value for key, value in given.items() if value is not None}
@@ -232,7 +233,7 @@ class Builder:
     # --- blocks ---
 
     @contextmanager
-    def when(self, condition: Any) -> Iterator[None]:
+    def when(self, condition: object) -> Iterator[None]:
         """`with p.when(state.total > 10): …`"""
         step = self._add("if", condition, then=[])
         with self._inside(step["then"]):
@@ -249,9 +250,9 @@ class Builder:
             yield
 
     @contextmanager
-    def each(self, name: str, *, in_: Any, max: int | None = None) -> Iterator[Term]:
+    def each(self, name: str, *, in_: object, max: int | None = None) -> Iterator[Term]:
         """Goes through a list; the item is `p.<name>`, its number `p.<name>_index`."""
-        value: dict[str, Any] = {"each": name, "in": in_, "do": []}
+        value: dict[str, Value] = {"each": name, "in": in_, "do": []}
         with self._repeating(value, max):
             self._loops.append(name)
             try:
@@ -260,19 +261,19 @@ class Builder:
                 self._loops.pop()
 
     @contextmanager
-    def while_(self, condition: Any, *, max: int) -> Iterator[None]:
+    def while_(self, condition: object, *, max: int) -> Iterator[None]:
         """Repeats as long as the condition holds, checked before each round."""
         with self._repeating({"while": condition, "do": []}, max):
             yield
 
     @contextmanager
-    def until(self, condition: Any, *, max: int) -> Iterator[None]:
+    def until(self, condition: object, *, max: int) -> Iterator[None]:
         """Repeats until the condition holds, checked after each round."""
         with self._repeating({"until": condition, "do": []}, max):
             yield
 
     @contextmanager
-    def _repeating(self, value: dict[str, Any], most: int | None) -> Iterator[None]:
+    def _repeating(self, value: dict[str, Value], most: int | None) -> Iterator[None]:
         if most is not None:
             value["max"] = most
         step = self._add("repeat", value)
@@ -324,7 +325,7 @@ class Process:
         return f"<process {self.name}{'@' + self.version if self.version else ''}>"
 
 
-def _calls(value: Any) -> Iterator[dict[str, Any]]:
+def _calls(value: object) -> Iterator[dict[str, Value]]:
     if isinstance(value, dict):
         if isinstance(value.get("call"), dict) and "transport" in value["call"]:
             yield value
@@ -339,14 +340,14 @@ def process(
     name: str,
     *,
     version: str | None = None,
-    start: dict[str, Any] | None = None,
+    start: dict[str, Value] | None = None,
     retention: str | None = None,
     title: str | None = None,
     description: str | None = None,
     tasks: Collection[Task] = (),
-    schedule: Mapping[str, Any] | None = None,
-    alerts: Mapping[str, Any] | None = None,
-    limits: Mapping[str, Any] | None = None,
+    schedule: Mapping[str, Value] | None = None,
+    alerts: Mapping[str, Value] | None = None,
+    limits: Mapping[str, Value] | None = None,
 ) -> Callable[[Body], Process]:
     """Makes a process of the decorated function. `start` is the JSON Schema of the start payload;
     `tasks` declares tasks that no step asks for; `schedule` says when it starts by itself,
@@ -377,7 +378,7 @@ def process(
             "limits": limits,
             "tasks": builder._declared or None,
         }
-        value: dict[str, Any] = {key: part for key, part in given.items() if part is not None}
+        value: dict[str, Value] = {key: part for key, part in given.items() if part is not None}
         value["steps"] = steps
         code = getattr(body, "__code__", None)
         document = Document(value, code.co_filename if code else None)
@@ -387,7 +388,7 @@ def process(
     return decorate
 
 
-def _place(value: Any, path: Path, lines: dict[int, int], positions: dict[Path, tuple[int, int]]) -> None:
+def _place(value: object, path: Path, lines: dict[int, int], positions: dict[Path, tuple[int, int]]) -> None:
     """Notes the source line of every step, so that problems point into the Python file."""
     if isinstance(value, dict):
         if id(value) in lines:

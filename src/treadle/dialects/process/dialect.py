@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from treadle.kernel.errors import InputInvalid
 from treadle.kernel.values import Value
@@ -96,17 +96,17 @@ class ProcessDialect(Dialect):
         requires: dict[str, list[str]] = definition.body["requires"]
         return requires
 
-    def names(self, body: Any) -> list[str]:
+    def names(self, body: Value) -> list[str]:
         return self.children(body)
 
-    def about(self, body: Any) -> tuple[str | None, Value]:
+    def about(self, body: Value) -> tuple[str | None, Value]:
         return body.get("description"), (body.get("start") or {}).get("schema")
 
-    def input_schema(self, body: Any) -> dict[str, Any] | None:
+    def input_schema(self, body: Value) -> dict[str, Value] | None:
         schema = (body.get("start") or {}).get("schema")
         return schema if isinstance(schema, dict) else None
 
-    def children(self, body: Any) -> list[str]:
+    def children(self, body: Value) -> list[str]:
         """The workflows it starts."""
         children: list[str] = body["requires"]["children"]
         return children

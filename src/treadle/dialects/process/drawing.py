@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Any
 
 from treadle.kernel.values import Value
 from treadle.lang.expressions.syntax import unparse
@@ -188,7 +187,7 @@ def _callee(call: dict[str, Value]) -> str:
     return transport
 
 
-def _shown(template: Any) -> str:
+def _shown(template: Value) -> str:
     if isinstance(template, dict) and "$" in template:
         text = unparse(template["$"])
         return text if len(text) <= 60 else text[:57] + "…"

@@ -6,14 +6,15 @@ the value now (`if state.x:`, `for … in state.items`, f-strings, `in`) raise a
 
 from __future__ import annotations
 
-from typing import Any, Final, NoReturn
+from collections.abc import Callable
+from typing import Final, NoReturn
 
 from treadle.kernel.values import Value
 from treadle.lang.expressions.functions import FUNCTIONS
 from treadle.lang.expressions.syntax import Tree, item_of, joined, negated, unparse
 
 
-def tree_of(value: Any) -> Tree:
+def tree_of(value: object) -> Tree:
     """The tree of a term or of a plain value."""
     match value:
         case Term():
@@ -31,7 +32,7 @@ def tree_of(value: Any) -> Tree:
     )
 
 
-def _binary(operator: str, left: Any, right: Any) -> Term:
+def _binary(operator: str, left: object, right: object) -> Term:
     return Term(joined(operator, tree_of(left), tree_of(right)))
 
 
@@ -51,7 +52,7 @@ class Term:
     def __setattr__(self, name: str, value: object) -> NoReturn:
         raise TypeError(f"write p.set({self!r}.{name}, …): nothing is assigned while a process is written")
 
-    def __getitem__(self, key: Any) -> Term:
+    def __getitem__(self, key: object) -> Term:
         return Term(item_of(tree_of(self), tree_of(key)))
 
     def __repr__(self) -> str:
@@ -90,58 +91,58 @@ class Term:
     def __ne__(self, other: object) -> Term:  # type: ignore[override]  # builds a tree, as SQL builders do
         return _binary("!=", self, other)
 
-    def __lt__(self, other: Any) -> Term:
+    def __lt__(self, other: object) -> Term:
         return _binary("<", self, other)
 
-    def __le__(self, other: Any) -> Term:
+    def __le__(self, other: object) -> Term:
         return _binary("<=", self, other)
 
-    def __gt__(self, other: Any) -> Term:
+    def __gt__(self, other: object) -> Term:
         return _binary(">", self, other)
 
-    def __ge__(self, other: Any) -> Term:
+    def __ge__(self, other: object) -> Term:
         return _binary(">=", self, other)
 
-    def __add__(self, other: Any) -> Term:
+    def __add__(self, other: object) -> Term:
         return _binary("+", self, other)
 
-    def __radd__(self, other: Any) -> Term:
+    def __radd__(self, other: object) -> Term:
         return _binary("+", other, self)
 
-    def __sub__(self, other: Any) -> Term:
+    def __sub__(self, other: object) -> Term:
         return _binary("-", self, other)
 
-    def __rsub__(self, other: Any) -> Term:
+    def __rsub__(self, other: object) -> Term:
         return _binary("-", other, self)
 
-    def __mul__(self, other: Any) -> Term:
+    def __mul__(self, other: object) -> Term:
         return _binary("*", self, other)
 
-    def __rmul__(self, other: Any) -> Term:
+    def __rmul__(self, other: object) -> Term:
         return _binary("*", other, self)
 
-    def __truediv__(self, other: Any) -> Term:
+    def __truediv__(self, other: object) -> Term:
         return _binary("/", self, other)
 
-    def __rtruediv__(self, other: Any) -> Term:
+    def __rtruediv__(self, other: object) -> Term:
         return _binary("/", other, self)
 
-    def __mod__(self, other: Any) -> Term:
+    def __mod__(self, other: object) -> Term:
         return _binary("%", self, other)
 
-    def __rmod__(self, other: Any) -> Term:
+    def __rmod__(self, other: object) -> Term:
         return _binary("%", other, self)
 
-    def __and__(self, other: Any) -> Term:
+    def __and__(self, other: object) -> Term:
         return _binary("and", self, other)
 
-    def __rand__(self, other: Any) -> Term:
+    def __rand__(self, other: object) -> Term:
         return _binary("and", other, self)
 
-    def __or__(self, other: Any) -> Term:
+    def __or__(self, other: object) -> Term:
         return _binary("or", self, other)
 
-    def __ror__(self, other: Any) -> Term:
+    def __ror__(self, other: object) -> Term:
         return _binary("or", other, self)
 
     def __invert__(self) -> Term:
@@ -151,7 +152,7 @@ class Term:
         return Term(negated(tree_of(self)))
 
 
-def surface(value: Any) -> Value:
+def surface(value: object) -> Value:
     """A value with terms in it, as it would stand in YAML; anything odd is left for `check`."""
     match value:
         case Term():
@@ -164,7 +165,7 @@ def surface(value: Any) -> Value:
             return value
 
 
-def lit(value: Any) -> Term:
+def lit(value: object) -> Term:
     """A literal as a term, where Python would otherwise compute with it: `lit(1) < state.x`."""
     return Term(tree_of(value))
 
@@ -174,13 +175,13 @@ def var(name: str) -> Term:
     return Term(["path", name])
 
 
-def in_(item: Any, container: Any) -> Term:
+def in_(item: object, container: object) -> Term:
     """`item in container`."""
     return _binary("in", item, container)
 
 
-def _function(name: str) -> Any:
-    def build(*arguments: Any) -> Term:
+def _function(name: str) -> Callable[..., Term]:
+    def build(*arguments: object) -> Term:
         return Term(["call", name, *map(tree_of, arguments)])
 
     build.__name__ = build.__qualname__ = PYTHON_NAMES.get(name, name)
@@ -194,4 +195,6 @@ PYTHON_NAMES: Final = {"if": "if_", "format": "format_"}
 start, state, payload, result, error, run = (
     Term(["path", root]) for root in ("start", "state", "payload", "result", "error", "run")
 )
-FUNCTION_TERMS: Final[dict[str, Any]] = {PYTHON_NAMES.get(name, name): _function(name) for name in FUNCTIONS}
+FUNCTION_TERMS: Final[dict[str, Callable[..., Term]]] = {
+    PYTHON_NAMES.get(name, name): _function(name) for name in FUNCTIONS
+}

@@ -9,8 +9,6 @@ those who keep inputs and outputs as bytes: goldens, fuzzers, other hosts.
 
 from __future__ import annotations
 
-from typing import Any
-
 from treadle.kernel.errors import InputInvalid
 from treadle.kernel.values import Value, decode, encode
 
@@ -42,7 +40,12 @@ def invoke(app: App, workflow: str, envelope: bytes) -> bytes:
 
 
 def _context(bound: Bound, key: bytes | None, body: bytes | None) -> Context:
-    carried: dict[str, Any] = {"now_ns": 0, "entropy": bytes(64), "seq": 0, **(decode(body) if body else {})}
+    carried: dict[str, Value] = {
+        "now_ns": 0,
+        "entropy": bytes(64),
+        "seq": 0,
+        **(decode(body) if body else {}),
+    }
     shape = bound.workflow.key
     return Context(
         now_ns=carried["now_ns"],
@@ -55,7 +58,7 @@ def _context(bound: Bound, key: bytes | None, body: bytes | None) -> Context:
     )
 
 
-def _output(bound: Bound, output: Any) -> Value:
+def _output(bound: Bound, output: object) -> Value:
     checked = check(bound, output, False)
     value: dict[str, Value] = {"state": None if checked.state is None else encode(checked.state)}
     if checked.events:

@@ -8,7 +8,6 @@ not contradict the code (`manifest.py`).
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any
 
 from treadle.kernel.errors import DefinitionError, InputInvalid, UnknownWorkflow
 from treadle.kernel.values import Value, decode, digest
@@ -35,8 +34,8 @@ class App:
         name: str,
         workflows: Sequence[Workflow],
         *,
-        subscriptions: Sequence[Mapping[str, Any]] | None = None,
-        manifest: Mapping[str, Any] | Sequence[Mapping[str, Any]] | None = None,
+        subscriptions: Sequence[Mapping[str, Value]] | None = None,
+        manifest: Mapping[str, Value] | Sequence[Mapping[str, Value]] | None = None,
     ) -> None:
         if not name or "/" in name or "@" in name:
             raise DefinitionError(
@@ -78,7 +77,7 @@ class App:
     # --- what is derived ---------------------------------------------------------------------------
 
     def _subscribed(
-        self, lines: Sequence[Mapping[str, Any]] | None
+        self, lines: Sequence[Mapping[str, Value]] | None
     ) -> tuple[list[Subscription], list[Remark]]:
         if lines is None:
             return routing.derived(self.families.values()), []
@@ -117,9 +116,9 @@ class App:
         elif isinstance(shape, Option | SequenceShape | Mapped):
             self._add(shape.inner)
 
-    def _nodes(self, written: Written | None) -> dict[str, dict[str, Any]]:
+    def _nodes(self, written: Written | None) -> dict[str, dict[str, Value]]:
         """Every definition by name; their digests stand in the manifest."""
-        nodes: dict[str, dict[str, Any]] = {}
+        nodes: dict[str, dict[str, Value]] = {}
         for name, shape in sorted(self.schemas.items()):
             nodes[name] = {"$kind": "defschema", "name": name, "type": shape.body()}
         for one in self.families.values():
@@ -145,7 +144,7 @@ class App:
         nodes = {name: written.amended(node) for name, node in nodes.items()}
         return {**nodes, **written.aliases(nodes)}
 
-    def _manifest(self) -> dict[str, Any]:
+    def _manifest(self) -> dict[str, Value]:
         def refs(kind: str) -> list[dict[str, str]]:
             return [
                 {"name": name, "hash": digest(node)}
@@ -223,7 +222,7 @@ class App:
         return routing.deliveries(self.subscriptions, schema, value)
 
 
-def _module(name: str, holds: Mapping[str, str]) -> dict[str, Any]:
+def _module(name: str, holds: Mapping[str, str]) -> dict[str, Value]:
     """A module by what it holds: the code of one workflow, or of several."""
     root = next(iter(holds.values())) if len(holds) == 1 else digest({**holds})
     runtime = {"python": {"artifact": {"source": {"root_hash": root}}}}

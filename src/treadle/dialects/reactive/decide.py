@@ -10,7 +10,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from hashlib import sha256
-from typing import Any
 
 from treadle.kernel.errors import DecisionRefused, LimitExceeded, TreadleError
 from treadle.kernel.limits import (
@@ -20,7 +19,7 @@ from treadle.kernel.limits import (
     STEP_INTENTS_MAX,
 )
 from treadle.kernel.model import Context as KernelContext
-from treadle.kernel.model import Decision, Intent
+from treadle.kernel.model import Decision, Intent, Status
 from treadle.kernel.showing import shown
 from treadle.kernel.values import Value, encode, to_value
 
@@ -75,7 +74,7 @@ class Checked:
         return [self.state, self.events, self.effects, self.annotations, self.terminal]
 
 
-def check(bound: Bound, output: Any, terminal: bool) -> Checked:
+def check(bound: Bound, output: object, terminal: bool) -> Checked:
     """The canonical form of an output, or a refusal that names the rule."""
     workflow = bound.workflow
     if not isinstance(output, Output):
@@ -102,7 +101,7 @@ def check(bound: Bound, output: Any, terminal: bool) -> Checked:
     return Checked(state, events, effects, annotations, terminal, body)
 
 
-def _listed(workflow: Workflow, what: str, given: Any) -> Sequence[Any]:
+def _listed(workflow: Workflow, what: str, given: object) -> Sequence[object]:
     if not isinstance(given, (list, tuple)):
         raise _refused(workflow, f"{what} is a list, not {type(given).__name__}")
     return given
@@ -185,7 +184,7 @@ def decision(bound: Bound, was: Value, checked: Checked, ctx: KernelContext) -> 
     workflow = bound.workflow
     deleted = was is not None and checked.state is None
     intents: list[Intent] = []
-    events: list[dict[str, Any]] = []
+    events: list[dict[str, Value]] = []
     if checked.events:
         intents = _deliveries(bound, checked.events)
         events = [{"type": "event", "schema": s, "value": v} for s, v in checked.events]
@@ -207,7 +206,7 @@ def decision(bound: Bound, was: Value, checked: Checked, ctx: KernelContext) -> 
     )
 
 
-def status_of(state: Value, terminal: bool, open_intents: int) -> Any:
+def status_of(state: Value, terminal: bool, open_intents: int) -> Status:
     if open_intents:
         return "waiting"
     return "completed" if state is None or terminal else "running"

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from treadle.kernel.errors import InputInvalid
 from treadle.kernel.values import Value
 from treadle.lang.definition import Definition, Dialect, Surroundings
@@ -11,10 +9,10 @@ from treadle.lang.graph import Graph
 from treadle.lang.problems import Problems
 from treadle.lang.text import Document
 
-from .app import DIALECT_NAME
+from .app import DIALECT_NAME, App
 from .decide import Bound
 from .governance import Books
-from .machine import ReactiveMachine, draw
+from .machine import ReactiveDefinition, ReactiveMachine, draw
 
 
 class ReactiveDialect(Dialect):
@@ -30,7 +28,7 @@ class ReactiveDialect(Dialect):
         """An instance for each engine, because the machine holds live code."""
         return ReactiveDialect()
 
-    def attach(self, code: Any) -> None:
+    def attach(self, code: App) -> None:
         self.machine.attach(code)
 
     def recognises(self, value: Value) -> bool:
@@ -47,7 +45,7 @@ class ReactiveDialect(Dialect):
         )
         return None, problems
 
-    def check_input(self, definition: Any, input: Value, options: dict[str, Any]) -> Value:
+    def check_input(self, definition: ReactiveDefinition, input: Value, options: dict[str, Value]) -> Value:
         """The first event of a run that is started by hand: {schema, value}, or the bare value where the
         workflow takes only one schema."""
         if isinstance(definition, Books):
@@ -69,7 +67,7 @@ class ReactiveDialect(Dialect):
         schema, value = definition.app.event(schema, value)
         return {"schema": schema, "value": value}
 
-    def graph(self, definition: Any, view: dict[str, Any] | None = None) -> Graph:
+    def graph(self, definition: ReactiveDefinition, view: dict[str, Value] | None = None) -> Graph:
         return draw(definition)
 
 

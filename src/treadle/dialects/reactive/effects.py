@@ -24,7 +24,7 @@ from .shapes import BYTES, JSON, Misfit, Shape, time_ns
 from .types import Nat, derive
 
 P = TypeVar("P")
-F = TypeVar("F", bound=Callable[..., Awaitable[Any]])
+F = TypeVar("F", bound=Callable[..., Awaitable[object]])
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,7 +32,7 @@ class Emission:
     """One effect as a step asks for it. `ref` comes back with the receipt."""
 
     effect: str
-    params: Any = None
+    params: object = None
     ref: str | None = None
     idempotency_key: str | bytes | None = None
 
@@ -71,10 +71,10 @@ class Effect:
         self.pool = pool or ""
         if pool is not None and not is_pool(pool):
             raise DefinitionError(f"{name}: {pool!r:.40} is no name of a pool; {POOL_HINT}", code="BAD_POOL")
-        self.run: Callable[[Call[Any]], Awaitable[Any]] | None = None
+        self.run: Callable[[Call[Any]], Awaitable[object]] | None = None
 
     def __call__(
-        self, params: Any = None, *, ref: str | None = None, idempotency_key: str | bytes | None = None
+        self, params: object = None, *, ref: str | None = None, idempotency_key: str | bytes | None = None
     ) -> Emission:
         return Emission(self.name, params, ref, idempotency_key)
 
@@ -90,7 +90,7 @@ class Effect:
             return None
         return f"{self.run.__module__}:{getattr(self.run, '__qualname__', type(self.run).__name__)}"
 
-    def node(self) -> dict[str, Any]:
+    def node(self) -> dict[str, Value]:
         return {
             "$kind": "defeffect",
             "name": self.name,
@@ -136,7 +136,7 @@ class TimerEffect:
 timer: Final = TimerEffect()
 
 
-def effect(name: str, *, params: Any, receipt: Any, pool: str | None = None) -> Effect:
+def effect(name: str, *, params: object, receipt: object, pool: str | None = None) -> Effect:
     """Declares an effect: `charge = rx.effect("payment/charge@1", params=…, receipt=…)`. `pool` names the workers that
     perform it."""
     if name.startswith("sys/"):
@@ -202,7 +202,7 @@ BUILT_IN: Final[dict[str, Effect | TimerEffect]] = {
 
 
 def emit(
-    name: str, params: Any = None, *, ref: str | None = None, idempotency_key: str | bytes | None = None
+    name: str, params: object = None, *, ref: str | None = None, idempotency_key: str | bytes | None = None
 ) -> Emission:
     """Asks for an effect by its name. It must be declared all the same."""
     return Emission(name, params, ref, idempotency_key)

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Final
 
 from treadle.kernel.values import Value
 
@@ -46,7 +46,7 @@ class Family:
             return events[self.name].shape
         return tagged_shape({tag: events[name].shape for tag, name in self.arms.items() if name in events})
 
-    def node(self) -> dict[str, Any] | None:
+    def node(self) -> dict[str, Value] | None:
         if self.arms is None:
             return None
         arms: Value = {tag: {"ref": schema} for tag, schema in self.arms.items()}

@@ -8,7 +8,7 @@ run only keeps the books: whether an apply is safe is for the owner of the cells
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Final, NotRequired, TypedDict
 
 from treadle.kernel.errors import TreadleError, Unsupported
 from treadle.kernel.model import Apply, Decision, Domain, Event, Patch
@@ -33,6 +33,29 @@ class Books:
 
     app: str
     manifest: str
+
+
+class ProposalState(TypedDict):
+    """A manifest that somebody proposed, and what has become of it."""
+
+    id: int
+    manifest: str
+    status: str
+
+
+class Closing(TypedDict):
+    """Who has closed the cells of an application, and until when."""
+
+    token: Value
+    until_ns: int
+
+
+class BooksState(TypedDict):
+    """The state of the application's own run."""
+
+    manifest: str
+    proposals: list[ProposalState]
+    closed: NotRequired[Closing]
 
 
 class ProposalRefused(TreadleError):
@@ -60,13 +83,13 @@ def is_closed_by(state: Value, token: Value) -> bool:
     return token is not None and ((state or {}).get("closed") or {}).get("token") == token
 
 
-def governed(data: dict[str, Any]) -> Patch:
+def governed(data: dict[str, Value]) -> Patch:
     """A move as the event of the application's run."""
     return Patch(data=data, by=GOVERNOR)
 
 
 def begin(books: Books, input: Value) -> Decision:
-    state: dict[str, Any] = {"manifest": books.manifest, "proposals": []}
+    state: BooksState = {"manifest": books.manifest, "proposals": []}
     decision = Decision(
         state=state, status="running", events=[{"type": "manifest", "manifest": books.manifest}]
     )
@@ -92,7 +115,7 @@ def step(books: Books, state: Value, event: Event) -> Decision:
             )
 
 
-def _move(state: dict[str, Any], data: dict[str, Any]) -> Decision:
+def _move(state: BooksState, data: dict[str, Value]) -> Decision:
     op, proposals = data["op"], state["proposals"]
     if op == "close":
         state["closed"] = {"token": data["token"], "until_ns": data["until_ns"]}
@@ -128,9 +151,8 @@ def _move(state: dict[str, Any], data: dict[str, Any]) -> Decision:
     return Decision(state=state, status="running", events=[told])
 
 
-def find(state: Value, number: Value) -> dict[str, Any]:
-    for proposal in (state or {"proposals": []})["proposals"]:
+def find(state: BooksState | None, number: Value) -> ProposalState:
+    for proposal in state["proposals"] if state else ():
         if proposal["id"] == number:
-            found: dict[str, Any] = proposal
-            return found
+            return proposal
     raise ProposalRefused(f"there is no proposal {shown(number)}")

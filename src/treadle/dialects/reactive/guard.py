@@ -12,7 +12,7 @@ import gc
 import sys
 from collections.abc import Callable
 from types import FrameType
-from typing import Any, Final, TypeVar
+from typing import Final, TypeVar
 
 from treadle.kernel.errors import DecisionRefused
 from treadle.lang.profiling import profile_again
@@ -37,7 +37,7 @@ class NotDeterministic(DecisionRefused):
     code = "NOT_DETERMINISTIC"
 
 
-def offence(function: Any) -> str | None:
+def offence(function: object) -> str | None:
     """The name of a call that a strict step may not make."""
     name = getattr(function, "__name__", "")
     module = getattr(function, "__module__", None) or ""
@@ -56,11 +56,11 @@ def offence(function: Any) -> str | None:
     return None
 
 
-def strictly(call: Callable[..., T], *args: Any) -> T:
+def strictly(call: Callable[..., T], *args: object) -> T:
     """Calls with the watch on. An offence is raised even if the called code swallows exceptions."""
     seen: list[str] = []
 
-    def watch(frame: FrameType, event: str, argument: Any) -> None:
+    def watch(frame: FrameType, event: str, argument: object) -> None:
         found = None
         if event == "c_call":
             found = offence(argument)

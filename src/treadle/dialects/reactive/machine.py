@@ -14,7 +14,7 @@ import re
 from collections.abc import Callable
 from functools import partial
 from hashlib import sha256
-from typing import Any, ClassVar, Final, TypeVar, cast
+from typing import ClassVar, Final, TypeAlias, TypeVar, cast
 
 from treadle.kernel.errors import (
     DecisionRefused,
@@ -62,6 +62,9 @@ from .step import Output
 from .workflow import Workflow
 
 T = TypeVar("T")
+
+# What the machine makes of a definition's body: code that is here, code that is not, or an application's own run.
+ReactiveDefinition: TypeAlias = Bound | Absent | Books
 
 _ADDRESS: Final = re.compile(r"0x[0-9a-fA-F]+")
 _RECEIPT_STATUSES: Final = ("ok", "error", "timeout", "cancelled")
@@ -126,7 +129,7 @@ class ReactiveMachine(CellMachine, CodeMachine, JudgingMachine, StreamingMachine
     def apps(self) -> list[App]:
         return list(self._apps.values())
 
-    def load(self, body: Value) -> Any:
+    def load(self, body: Value) -> ReactiveDefinition:
         if body["workflow"] is None:
             return Books(body["app"], body["manifest"])
         app = self._apps.get(body["manifest"])
@@ -134,7 +137,7 @@ class ReactiveMachine(CellMachine, CodeMachine, JudgingMachine, StreamingMachine
             return Absent(body["app"], body["manifest"], body["workflow"])
         return Bound(app, app.workflow(body["workflow"]))
 
-    def unavailable(self, definition: Any) -> TreadleError | None:
+    def unavailable(self, definition: ReactiveDefinition) -> TreadleError | None:
         if not isinstance(definition, Absent) or definition.manifest in self._apps:
             return None
         return UnknownWorkflow(
@@ -158,50 +161,52 @@ class ReactiveMachine(CellMachine, CodeMachine, JudgingMachine, StreamingMachine
             case _:
                 return None
 
-    def closed_until(self, definition: Any, state_of: Callable[[str], Value]) -> int:
+    def closed_until(self, definition: ReactiveDefinition, state_of: Callable[[str], Value]) -> int:
         if isinstance(definition, Books):
             return 0
         books = state_of(definition.app.name if isinstance(definition, Bound) else definition.app)
         return governance.closed_until(books)
 
-    def successor(self, definition: Any, state_of: Callable[[str], Value]) -> str | None:
+    def successor(self, definition: ReactiveDefinition, state_of: Callable[[str], Value]) -> str | None:
         """After an apply a cell is reset, retried and cancelled by the code that is active."""
         if isinstance(definition, Books):
             return None
-        bound = isinstance(definition, Bound)
-        name = definition.app.name if bound else definition.app
-        workflow = definition.workflow.name if bound else definition.workflow
-        manifest = definition.app.digest if bound else definition.manifest
+        if isinstance(definition, Bound):
+            name, manifest, workflow = definition.app.name, definition.app.digest, definition.workflow.name
+        else:
+            name, manifest, workflow = definition.app, definition.manifest, definition.workflow
         books = state_of(name)
         active = None if books is None else self._apps.get(books["manifest"])
         if active is None or active.digest == manifest or workflow not in active.workflows:
             return None
-        return str(active.definition(workflow).digest)
+        return active.definition(workflow).digest
 
-    def live(self, definition: Any) -> Any:
+    def live(self, definition: ReactiveDefinition) -> ReactiveDefinition:
         """The definition with its code where that is here; it may have come after it was loaded."""
         if not isinstance(definition, Absent) or definition.manifest not in self._apps:
             return definition
         app = self._apps[definition.manifest]
         return Bound(app, app.workflow(definition.workflow))
 
-    def _live(self, definition: Any) -> Any:
+    def _live(self, definition: ReactiveDefinition) -> Bound:
         if type(definition) is Bound:
             return definition
         if (problem := self.unavailable(definition)) is not None:
             raise problem
-        return self.live(definition)
+        bound = self.live(definition)
+        assert isinstance(bound, Bound), "an application's own run has no code"
+        return bound
 
-    def kinds(self, definition: Any) -> frozenset[str] | None:
+    def kinds(self, definition: ReactiveDefinition) -> frozenset[str] | None:
         return frozenset() if isinstance(definition, Books) else self._live(definition).declares
 
-    def takes_rejected(self, definition: Any) -> bool:
+    def takes_rejected(self, definition: ReactiveDefinition) -> bool:
         return bool(self._live(definition).family.rejected)
 
-    def wants_frames(self, definition: Any) -> bool:
+    def wants_frames(self, definition: object) -> bool:
         return isinstance(definition, Bound) and definition.workflow.frames
 
-    def compatible(self, definition: Any, state: Value) -> str | None:
+    def compatible(self, definition: ReactiveDefinition, state: Value) -> str | None:
         """Why a cell's state does not fit this version of its workflow."""
         if isinstance(definition, Books) or state is None:
             return None
@@ -211,7 +216,9 @@ class ReactiveMachine(CellMachine, CodeMachine, JudgingMachine, StreamingMachine
             return f"state{''.join(misfit.path)}: {misfit.message}"
         return None
 
-    def receipt_problem(self, definition: Any, intent: OpenIntent, receipt: Receipt) -> dict[str, Any] | None:
+    def receipt_problem(
+        self, definition: ReactiveDefinition, intent: OpenIntent, receipt: Receipt
+    ) -> dict[str, Value] | None:
         problem: str | None = None
         if receipt.status not in _RECEIPT_STATUSES:
             problem = f"{receipt.status!r} is not a status of a receipt"
@@ -224,7 +231,7 @@ class ReactiveMachine(CellMachine, CodeMachine, JudgingMachine, StreamingMachine
             return None
         return TreadleError(problem, cls="consistency", code=INVALID_PAYLOAD).to_value()
 
-    def start(self, definition: Any, event: Started, ctx: Context) -> Decision:
+    def start(self, definition: ReactiveDefinition, event: Started, ctx: Context) -> Decision:
         """A cell begins with its first event (`input`: {schema, value}); without one it is empty."""
         if isinstance(definition, Books):
             return governance.begin(definition, event.input)
@@ -235,7 +242,7 @@ class ReactiveMachine(CellMachine, CodeMachine, JudgingMachine, StreamingMachine
         )
         return self._step(self._live(definition), None, first, ctx)
 
-    def step(self, definition: Any, state: Value, event: Event, ctx: Context) -> Decision:
+    def step(self, definition: ReactiveDefinition, state: Value, event: Event, ctx: Context) -> Decision:
         if isinstance(definition, Books):
             return governance.step(definition, state, event)
         if (barred := self.bars(ctx.run, ctx.status, event)) is not None:
@@ -254,11 +261,11 @@ class ReactiveMachine(CellMachine, CodeMachine, JudgingMachine, StreamingMachine
             return decision(bound, state, Checked(*ctx.logged["output"]), ctx)
         return decision(bound, state, self._run(bound, state, self._seen(bound, event, ctx), ctx), ctx)
 
-    def _run(self, bound: Bound, state: Value, event: Any, ctx: Context) -> Checked:
+    def _run(self, bound: Bound, state: Value, event: object, ctx: Context) -> Checked:
         workflow = bound.workflow
         context = _context(bound, ctx) if workflow.takes_context else None
 
-        def call() -> tuple[Any, bool]:
+        def call() -> tuple[object, bool]:
             output = workflow(None if state is None else workflow.state.load(state), event, context)
             after = output.state if isinstance(output, Output) else None
             ended = after is not None and workflow.terminal is not None and bool(workflow.terminal(after))
@@ -267,7 +274,7 @@ class ReactiveMachine(CellMachine, CodeMachine, JudgingMachine, StreamingMachine
         watched = partial(strictly, call) if workflow.determinism == "strict" else call
         return check(bound, *_authored(workflow, watched))
 
-    def _seen(self, bound: Bound, event: Event, ctx: Context) -> Any:
+    def _seen(self, bound: Bound, event: Event, ctx: Context) -> object:
         """The event as the author sees it."""
         match event:
             case Domain():
@@ -298,14 +305,14 @@ class ReactiveMachine(CellMachine, CodeMachine, JudgingMachine, StreamingMachine
                     f"{bound.workflow.name} is a reactive workflow: it takes events, not a {event.kind}"
                 )
 
-    def cancel(self, definition: Any, state: Value, event: Cancel, ctx: Context) -> Decision:
+    def cancel(self, definition: ReactiveDefinition, state: Value, event: Cancel, ctx: Context) -> Decision:
         if isinstance(definition, Books):
             raise Unsupported(f"{definition.app} is an application: cancel its cells")
         cancelled = super().cancel(definition, state, event, ctx)
         cancelled.cancel = [intent.ref for intent in ctx.open.values()]
         return cancelled
 
-    def view(self, definition: Any, state: Value) -> dict[str, Any]:
+    def view(self, definition: ReactiveDefinition, state: Value) -> dict[str, Value]:
         return {"state": _shown(state)}
 
 
@@ -366,7 +373,7 @@ def _terminal(bound: Bound, state: Value) -> bool:
     return _authored(workflow, lambda: bool(terminal(workflow.state.load(state))))
 
 
-def _domain(bound: Bound, event: Domain, ctx: Context) -> Any:
+def _domain(bound: Bound, event: Domain, ctx: Context) -> object:
     known = bound.workflow.by_schema.get(event.schema)
     if known is None:
         raise InputInvalid(f"{bound.workflow.name} does not take {event.schema}", where=bound.workflow.name)
@@ -376,7 +383,7 @@ def _domain(bound: Bound, event: Domain, ctx: Context) -> Any:
 
 def _receipt(bound: Bound, event: Receipt, ctx: Context) -> step.Receipt:
     intent = _settled(ctx)
-    value: Any = None
+    value: object = None
     payload = event.value
     if event.status == "ok":
         if intent.kind == "timer":
@@ -420,13 +427,13 @@ def timer_params(intent: OpenIntent) -> dict[str, Value]:
     return {"deliver_at_ns": intent.due_ns, **intent.params}
 
 
-def _key(bound: Bound, ctx: Context) -> Any:
+def _key(bound: Bound, ctx: Context) -> object:
     """The typed key; a child of another workflow has none, even where the workflow is keyed."""
     shape = bound.workflow.key
     return None if shape is None or ctx.key is None else shape.load(ctx.key)
 
 
-def _rejected(payload: Value, error: dict[str, Any], ctx: Context) -> step.Rejected:
+def _rejected(payload: Value, error: dict[str, Value], ctx: Context) -> step.Rejected:
     intent = _settled(ctx)
     if is_reference(payload):
         size, checksum = int(payload["size"]), str(payload["checksum"])
@@ -450,7 +457,7 @@ def _settled(ctx: Context) -> OpenIntent:
     return ctx.intent
 
 
-def draw(bound: Bound | Books | Absent) -> Graph:
+def draw(bound: ReactiveDefinition) -> Graph:
     """Events, the workflow, the effects it may ask for."""
     if not isinstance(bound, Bound):
         name = bound.app if isinstance(bound, Books) else bound.workflow

@@ -10,9 +10,10 @@ is reported, with the place it is at.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from typing import Any, Final
+from typing import Final
 
 from treadle.kernel.errors import DefinitionError
+from treadle.kernel.values import Value
 
 from . import family
 from .family import Family, Remark
@@ -40,8 +41,8 @@ _NODE_FIELDS: Final[dict[str, tuple[tuple[str, ...], tuple[str, ...]]]] = {
         ("context", "annotations", "key_schema", "determinism"),
     ),
 }
-_UNIT: Final[dict[str, Any]] = {"unit": {}}
-_EMPTY: Final[dict[str, Any]] = {"record": {}}
+_UNIT: Final[dict[str, Value]] = {"unit": {}}
+_EMPTY: Final[dict[str, Value]] = {"record": {}}
 
 
 def refusal(problems: list[dict[str, str]]) -> DefinitionError:
@@ -66,9 +67,9 @@ class Written:
 
     def __init__(self, given: object) -> None:
         self.problems: list[dict[str, str]] = []
-        self.subscriptions: list[Any] = []
+        self.subscriptions: list[Value] = []
         # By name: where it stands, and the definition where it is spelled out.
-        self._spelled: dict[str, tuple[str, dict[str, Any]]] = {}
+        self._spelled: dict[str, tuple[str, dict[str, Value]]] = {}
         self._hashes: dict[str, str] = {}
         self._named: dict[str, dict[str, str]] = {part: {} for part in _PARTS}
         self._listed: set[str] = set()
@@ -79,7 +80,7 @@ class Written:
 
     # --- its form ------------------------------------------------------------------------------------
 
-    def _joined(self, given: object) -> Mapping[str, Any] | None:
+    def _joined(self, given: object) -> Mapping[str, Value] | None:
         """The manifest, with the definitions that stand beside it in their places."""
         if not isinstance(given, list):
             if isinstance(given, Mapping):
@@ -105,7 +106,7 @@ class Written:
             joined[part] = entries
         return joined
 
-    def _read(self, manifest: Mapping[str, Any] | None) -> None:
+    def _read(self, manifest: Mapping[str, Value] | None) -> None:
         if manifest is None:
             return
         if manifest.get("air_version", AIR_VERSION) != AIR_VERSION:
@@ -127,7 +128,7 @@ class Written:
         elif self._is_list(routing, "subscriptions", "routing."):
             self.subscriptions = routing["subscriptions"]
 
-    def _is_list(self, written: Mapping[str, Any], name: str, under: str = "") -> bool:
+    def _is_list(self, written: Mapping[str, Value], name: str, under: str = "") -> bool:
         if name in written and not isinstance(written[name], list):
             self._problem(f"{under}{name}", f"is a list, not {type(written[name]).__name__}")
         return isinstance(written.get(name), list)
@@ -141,7 +142,7 @@ class Written:
         elif not all(isinstance(value[field], str) for field in sorted(fields)):
             self._problem(path, "the fields of a secret are text")
 
-    def _part(self, part: str, kind: str, entries: list[Any]) -> None:
+    def _part(self, part: str, kind: str, entries: list[Value]) -> None:
         for index, entry in enumerate(entries):
             path = f"{part}[{index}]"
             if not isinstance(entry, str | Mapping):
@@ -163,7 +164,7 @@ class Written:
             elif "hash" in value:
                 self._hashes[name] = str(value["hash"])
 
-    def _is_node(self, path: str, kind: str, value: Mapping[str, Any]) -> bool:
+    def _is_node(self, path: str, kind: str, value: Mapping[str, Value]) -> bool:
         """Whether a definition has the form of its kind; what is wrong with it is noted."""
         if value["name"].startswith("sys/"):
             self._problem(path, f"{value['name']} is built in; it can be named, not defined")
@@ -221,7 +222,7 @@ class Written:
             self._problem("modules", f"which of them holds {workflow}? Spell out its impl")
         return {"module": module, "entrypoint": entrypoint}
 
-    def amended(self, node: dict[str, Any]) -> dict[str, Any]:
+    def amended(self, node: dict[str, Value]) -> dict[str, Value]:
         """A derived definition with what is written in its place here."""
         _, given = self._spelled.get(node["name"], ("", {}))
         if node["$kind"] == "defschema" and node["type"] == _EMPTY and _plain(given.get("type")) == _UNIT:
@@ -239,7 +240,7 @@ class Written:
         spelled = self._spelled.get(name) if isinstance(name, str) else None
         return spelled is not None and _plain(spelled[1].get("type")) == type
 
-    def aliases(self, nodes: Mapping[str, Mapping[str, Any]]) -> dict[str, dict[str, Any]]:
+    def aliases(self, nodes: Mapping[str, Mapping[str, Value]]) -> dict[str, dict[str, Value]]:
         """The names that are written here for the types of keys."""
         names = [node.get("key_schema") for node in nodes.values()]
         return {name: dict(self._spelled[name][1]) for name in names if isinstance(name, str)}
@@ -247,7 +248,7 @@ class Written:
     # --- whether it agrees ---------------------------------------------------------------------------
 
     def check(
-        self, nodes: Mapping[str, Mapping[str, Any]], derived: Mapping[str, Any], remarks: list[Remark]
+        self, nodes: Mapping[str, Mapping[str, Value]], derived: Mapping[str, Value], remarks: list[Remark]
     ) -> None:
         """Raises DefinitionError with everything that is wrong here, or differs from the code."""
         for part in _PARTS:
@@ -267,7 +268,7 @@ class Written:
         if self.problems:
             raise refusal(self.problems)
 
-    def _compare(self, path: str, given: Mapping[str, Any], code: Mapping[str, Any]) -> None:
+    def _compare(self, path: str, given: Mapping[str, Value], code: Mapping[str, Value]) -> None:
         for name, value in given.items():
             at = f"{path}.{name}"
             if name == "effects_emitted":

@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Final, NamedTuple
+from typing import Final, NamedTuple
 
 from treadle.kernel.errors import InputInvalid
 from treadle.kernel.limits import RUN_ID_CHARS_MAX
@@ -37,7 +37,7 @@ class Subscription:
     def workflow(self) -> Workflow:
         return self.family.workflow
 
-    def node(self) -> dict[str, Any]:
+    def node(self) -> dict[str, Value]:
         value = {"event": self.event, "workflow": self.workflow.name}
         return value if self.key_field is None else {**value, "key_field": self.key_field}
 
@@ -64,7 +64,7 @@ def run_id(workflow: str, key: Value = None, *, keyed: bool = True) -> str:
     return id
 
 
-def key_order(key: Value) -> tuple[int, Any]:
+def key_order(key: Value) -> tuple[int, int | str]:
     """What cells are sorted by: text and numbers as people expect, anything else as text."""
     return (0, key) if isinstance(key, int) else (1, key_text(key))
 
@@ -85,7 +85,7 @@ _AS_TEXT: Final = json.JSONEncoder(
 ).encode
 
 
-def key_of(workflow: Workflow, run: str) -> Any:
+def key_of(workflow: Workflow, run: str) -> object:
     """The typed key of a run's id; the inverse of `run_id`. A run with another id (a child of another
     workflow) is no cell and has no key."""
     if workflow.key is None or not run.startswith(f"{workflow.name}/"):
@@ -108,7 +108,7 @@ def derived(families: Iterable[Family]) -> list[Subscription]:
 
 
 def read(
-    lines: Sequence[Mapping[str, Any]], families: Mapping[str, Family]
+    lines: Sequence[Mapping[str, Value]], families: Mapping[str, Family]
 ) -> tuple[list[Subscription], list[Remark]]:
     """Checks subscriptions that were written by hand; `op` is accepted for `workflow`. Every line that is
     wrong is told, and the others are read."""

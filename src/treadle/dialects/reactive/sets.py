@@ -12,10 +12,12 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from datetime import datetime, timedelta
 from decimal import Decimal
-from typing import Any, Final
+from typing import Final, TypeVar
 
 # Only the class: a UUID is a value here, never drawn.
 from uuid import UUID
+
+T = TypeVar("T")
 
 _ORDERED: Final = (str, int, float, bytes, Decimal, datetime, timedelta, UUID)
 
@@ -25,27 +27,26 @@ _MAKING: Final = (
 )
 
 
-def _order(item: object) -> tuple[str, Any]:
+def _order(item: object) -> tuple[str, object]:
     return type(item).__name__, item if isinstance(item, _ORDERED) else repr(item)
 
 
-class SteadySet(set[Any]):
-    def __iter__(self) -> Iterator[Any]:
+class SteadySet(set[T]):
+    def __iter__(self) -> Iterator[T]:
         return iter(sorted(super().__iter__(), key=_order))
 
     def __repr__(self) -> str:
         return f"{{{', '.join(map(repr, self))}}}" if self else "set()"
 
-    def pop(self) -> Any:
-        first = next(iter(self), None)
-        if not self:
-            raise KeyError("pop from an empty set")
-        self.remove(first)
-        return first
+    def pop(self) -> T:
+        for first in self:
+            self.remove(first)
+            return first
+        raise KeyError("pop from an empty set")
 
 
-class SteadyFrozenSet(frozenset[Any]):
-    def __iter__(self) -> Iterator[Any]:
+class SteadyFrozenSet(frozenset[T]):
+    def __iter__(self) -> Iterator[T]:
         return iter(sorted(super().__iter__(), key=_order))
 
     def __repr__(self) -> str:
@@ -56,7 +57,9 @@ def _keep(steady: type, plain: type) -> None:
     """What is made of a steady set is one."""
     for name in _MAKING:
 
-        def made(self: Any, *others: Any, _make: Callable[..., Any] = getattr(plain, name)) -> Any:
+        def made(
+            self: object, *others: object, _make: Callable[..., object] = getattr(plain, name)
+        ) -> object:
             found = _make(self, *others)
             return found if found is NotImplemented else steady(found)
 

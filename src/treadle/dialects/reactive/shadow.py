@@ -9,7 +9,7 @@ inputs that found no taker. Nothing is dispatched, nothing is delivered, nothing
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Final
 
 from msgspec.structs import replace
 
@@ -33,12 +33,12 @@ class History:
     run: str
     workflow: str
     key: Value
-    records: list[dict[str, Any]]
+    records: list[dict[str, Value]]
     now: RunState
 
 
-def shadow(app: App, histories: list[History]) -> dict[str, Any]:
-    report: dict[str, Any] = {
+def shadow(app: App, histories: list[History]) -> dict[str, Value]:
+    report: dict[str, Value] = {
         "effects": [],
         "pending": [],
         "statuses": {},
@@ -58,7 +58,9 @@ def shadow(app: App, histories: list[History]) -> dict[str, Any]:
 
 
 class _Shadow:
-    def __init__(self, machine: ReactiveMachine, app: App, history: History, report: dict[str, Any]) -> None:
+    def __init__(
+        self, machine: ReactiveMachine, app: App, history: History, report: dict[str, Value]
+    ) -> None:
         self.machine, self.history, self.report = machine, history, report
         definition = app.definition(history.workflow)
         self.definition = machine.load(definition.body)
@@ -73,7 +75,7 @@ class _Shadow:
         # Intents of the recorded run: what they were, to find their like among the candidate's.
         self.recorded: dict[str, tuple[str, str]] = {}
 
-    def run(self, records: list[dict[str, Any]]) -> None:
+    def run(self, records: list[dict[str, Value]]) -> None:
         for record in records:
             for value in record.get("opened", ()):
                 self.recorded[value["id"]] = (value["kind"], value.get("ref", ""))
@@ -85,7 +87,7 @@ class _Shadow:
         if was.state != self.state.state:
             report["changes"].append({**about, "before": was.state, "after": self.state.state})
 
-    def _give(self, record: dict[str, Any]) -> None:
+    def _give(self, record: dict[str, Value]) -> None:
         value = dict(record["event"])
         event = event_from_value(value.pop("kind") if record["kind"] == "fault" else record["kind"], value)
         if isinstance(event, Apply):
@@ -122,7 +124,7 @@ class _Shadow:
             {**about, **_shown(intent)} for intent in step.opened if intent.kind != "deliver"
         ]
 
-    def _skip(self, record: dict[str, Any], reason: str) -> None:
+    def _skip(self, record: dict[str, Value], reason: str) -> None:
         skipped = {"run": self.history.run, "seq": record["seq"], "reason": reason}
         self.report.setdefault("skipped", []).append(skipped)
 
@@ -131,7 +133,7 @@ def _with_intent(event: Receipt | Frame, intent: str) -> Event:
     return replace(event, intent=intent)
 
 
-def _shown(intent: OpenIntent) -> dict[str, Any]:
+def _shown(intent: OpenIntent) -> dict[str, Value]:
     params = timer_params(intent) if intent.kind == "timer" else intent.params["params"]
     return {"effect": effect_name(intent), "params": params, "ref": intent.ref or None, "intent": intent.id}
 

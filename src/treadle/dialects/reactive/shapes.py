@@ -24,7 +24,7 @@ from datetime import UTC, datetime, timedelta
 from decimal import Context as DecimalContext
 from decimal import Decimal, Inexact, InvalidOperation
 from enum import Enum
-from typing import Any, Final
+from typing import Final
 
 # Only the class: a UUID is a value here, never drawn.
 from uuid import UUID
@@ -94,7 +94,7 @@ class Shape(ABC):
     def canon(self, raw: object) -> Value:
         """The canonical value of a typed object or a raw value. Raises Misfit."""
 
-    def load(self, value: Value) -> Any:
+    def load(self, value: Value) -> object:
         """The typed object of a canonical value."""
         return value
 
@@ -109,12 +109,12 @@ class Scalar(Shape):
 
     name: str
     read: Callable[[object], Value]
-    make: Callable[[Value], Any] | None = None
+    make: Callable[[Value], object] | None = None
 
     def canon(self, raw: object) -> Value:
         return self.read(raw)
 
-    def load(self, value: Value) -> Any:
+    def load(self, value: Value) -> object:
         return value if self.make is None else self.make(value)
 
     def describe(self) -> Value:
@@ -247,20 +247,22 @@ class Option(Shape):
     def canon(self, raw: object) -> Value:
         return None if raw is None else self.inner.canon(raw)
 
-    def load(self, value: Value) -> Any:
+    def load(self, value: Value) -> object:
         return None if value is None else self.inner.load(value)
 
     def describe(self) -> Value:
         return {"option": self.inner.describe()}
 
 
-_STEADY: Final[dict[Any, Callable[[Iterable[Any]], Any]]] = {set: SteadySet, frozenset: SteadyFrozenSet}
+# What a sequence is made with of its items.
+Gather = Callable[[Iterable[object]], object]
+_STEADY: Final[dict[Gather, Gather]] = {set: SteadySet, frozenset: SteadyFrozenSet}
 
 
 class Sequence(Shape):
     """list, tuple[T, ...]; and sets, whose canonical form is sorted by bytes without duplicates."""
 
-    def __init__(self, inner: Shape, make: Callable[[Iterable[Any]], Any]) -> None:
+    def __init__(self, inner: Shape, make: Gather) -> None:
         self.inner, self.make = inner, make
         self.is_set = make in (set, frozenset)
         self.floats, self.secrets = inner.floats, inner.secrets
@@ -280,7 +282,7 @@ class Sequence(Shape):
             return list(dict(sorted((encode(item), item) for item in out)).values()) if out else out
         return out
 
-    def load(self, value: Value) -> Any:
+    def load(self, value: Value) -> object:
         make = _STEADY.get(self.make, self.make)
         return make([self.inner.load(item) for item in value])
 
@@ -298,7 +300,7 @@ class Mapped(Shape):
 
     def canon(self, raw: object) -> Value:
         if isinstance(raw, Mapping):
-            pairs: list[Any] = list(raw.items())
+            pairs: list[object] = list(raw.items())
         elif isinstance(raw, list) and not self.plain:
             pairs = raw
         else:
@@ -317,10 +319,10 @@ class Mapped(Shape):
                 raise Misfit(f"the key {key!r} stands twice")
             out[name] = (key, item)
         # In the order of the encoding: what a step walks over now is what its replay walks over.
-        pairs = [out[name] for name in sorted(out)]
-        return dict(pairs) if self.plain else [[*pair] for pair in pairs]
+        found = [out[name] for name in sorted(out)]
+        return dict(found) if self.plain else [[*pair] for pair in found]
 
-    def load(self, value: Value) -> Any:
+    def load(self, value: Value) -> object:
         pairs = value.items() if self.plain else value
         return {self.key.load(key): self.inner.load(item) for key, item in pairs}
 
@@ -375,7 +377,7 @@ class Record(Shape):
             )
         return out
 
-    def load(self, value: Value) -> Any:
+    def load(self, value: Value) -> object:
         if self._is_plain and value.keys() == self.fields.keys():
             return self.cls(**value)
         # `get`: an option that a later version of the schema has added is absent from older bytes.
@@ -395,7 +397,7 @@ class Variant(Shape):
         self,
         arms: dict[str, Shape],
         tag_of: Callable[[object], str | None],
-        make: Callable[[str], Any] | None = None,
+        make: Callable[[str], object] | None = None,
         *,
         schema: str | None = None,
     ) -> None:
@@ -431,7 +433,7 @@ class Variant(Shape):
             return raw, None
         raise _expected(f"one of {', '.join(self.arms)} as {{$tag, $value}}", raw)
 
-    def load(self, value: Value) -> Any:
+    def load(self, value: Value) -> object:
         tag = value["$tag"]
         return self.make(tag) if self.make is not None else self.arms[tag].load(value["$value"])
 

@@ -26,13 +26,13 @@ class Output(Generic[S]):
     """All that a step can want: its next state (None: none), events to others, effects, remarks."""
 
     state: S | None
-    events: Sequence[Any] = ()
+    events: Sequence[object] = ()
     effects: Sequence[Emission] = ()
-    annotations: Any = None
+    annotations: object = None
 
 
 def delete(
-    *, events: Sequence[Any] = (), effects: Sequence[Emission] = (), annotations: Any = None
+    *, events: Sequence[object] = (), effects: Sequence[Emission] = (), annotations: object = None
 ) -> Output[Any]:
     """Ends a cell: its state is removed and its open effects are cancelled."""
     return Output(None, events, effects, annotations)
@@ -46,7 +46,7 @@ class Receipt:
     ref: str | None
     status: Literal["ok", "error", "timeout", "cancelled"]
     value: Any = None
-    error: dict[str, Any] | None = None
+    error: dict[str, Value] | None = None
     effect: str
     intent_id: str
     workflow: str
@@ -56,9 +56,9 @@ class Receipt:
     executor: str | None = None
     signature: bytes = b""
 
-    def envelope(self) -> dict[str, Any]:
+    def envelope(self) -> dict[str, Value]:
         """The same as sys/EffectReceiptEnvelope@1, for those who handle all effects alike."""
-        value: dict[str, Any] = {
+        value: dict[str, Value] = {
             "schema": RECEIPT_SCHEMA,
             "origin_workflow": self.workflow,
             "intent_id": self.intent_id,

@@ -35,6 +35,7 @@ from .shapes import (
     TEXT,
     TIME,
     UNIT,
+    Gather,
     Mapped,
     Option,
     Record,
@@ -55,7 +56,7 @@ _NAT: Final = "treadle.nat"
 # A whole number from 0 to 2^64-1.
 Nat = Annotated[int, _NAT]
 
-_SCALARS: Final[dict[Any, Shape]] = {
+_SCALARS: Final[dict[object, Shape]] = {
     str: TEXT,
     bool: BOOL,
     int: INT,
@@ -69,7 +70,7 @@ _SCALARS: Final[dict[Any, Shape]] = {
     None: UNIT,
     Secret: SECRET,
 }
-_SEQUENCES: Final[dict[Any, Callable[..., Any]]] = {list: list, set: set, frozenset: frozenset}
+_SEQUENCES: Final[dict[object, Gather]] = {list: list, set: set, frozenset: frozenset}
 _MAP_KEYS: Final = (TEXT, INT, NAT, IDENTITY)
 
 
@@ -107,18 +108,18 @@ def schema(name: str) -> Callable[[type[T]], type[T]]:
     return decorate
 
 
-def shape_of(cls: Any) -> Record | Variant | None:
+def shape_of(cls: object) -> Record | Variant | None:
     """The shape of a class that was decorated itself (not one that merely inherits from such a class)."""
     found = getattr(cls, _SCHEMA, None)
     return found[1] if found is not None and found[0] is cls else None
 
 
-def derive(annotation: Any, path: str) -> Shape:
+def derive(annotation: object, path: str) -> Shape:
     """The shape of an annotation that stands alone (an effect's params, a key)."""
     return _Deriver({}).shape(annotation, path, ())
 
 
-def _caller_names(cls: type) -> Mapping[str, Any]:
+def _caller_names(cls: type) -> Mapping[str, object]:
     """Local names at the decoration, so that classes inside a function can refer to one another. The
     class itself is not bound yet while it is decorated; naming it here makes recursion visible."""
     frame = sys._getframe(2)
@@ -126,10 +127,10 @@ def _caller_names(cls: type) -> Mapping[str, Any]:
 
 
 class _Deriver:
-    def __init__(self, names: Mapping[str, Any]) -> None:
+    def __init__(self, names: Mapping[str, object]) -> None:
         self.names = dict(names)
 
-    def shape(self, annotation: Any, path: str, within: tuple[type, ...]) -> Shape:
+    def shape(self, annotation: object, path: str, within: tuple[type, ...]) -> Shape:
         origin, args = get_origin(annotation), get_args(annotation)
         if origin is Annotated:
             return NAT if _NAT in args[1:] and args[0] is int else self.shape(args[0], path, within)
@@ -163,16 +164,16 @@ class _Deriver:
             return self.record(annotation, path, within)
         raise refused(path, f"{annotation!r} has no canonical form")
 
-    def sequence(self, item: Any, make: Callable[..., Any], path: str, within: tuple[type, ...]) -> Sequence:
+    def sequence(self, item: object, make: Gather, path: str, within: tuple[type, ...]) -> Sequence:
         return Sequence(self.shape(item, path, within), make)
 
-    def mapped(self, args: tuple[Any, ...], path: str, within: tuple[type, ...]) -> Mapped:
+    def mapped(self, args: tuple[object, ...], path: str, within: tuple[type, ...]) -> Mapped:
         key = self.shape(args[0], f"{path}.<key>", within)
         if key not in _MAP_KEYS:
             raise refused(f"{path}.<key>", "a key of a dict is str, int, rx.Nat or UUID")
         return Mapped(key, self.shape(args[1], f"{path}[]", within))
 
-    def union(self, args: tuple[Any, ...], path: str, within: tuple[type, ...]) -> Shape:
+    def union(self, args: tuple[object, ...], path: str, within: tuple[type, ...]) -> Shape:
         some = [arg for arg in args if arg is not type(None)]
         inner: Shape
         if len(some) == 1:

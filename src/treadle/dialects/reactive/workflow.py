@@ -11,10 +11,11 @@ import inspect
 import textwrap
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from types import CodeType
 from typing import Any, Literal, get_args
 
 from treadle.kernel.errors import DefinitionError
-from treadle.kernel.values import digest, digest_bytes
+from treadle.kernel.values import Value, digest, digest_bytes
 
 from .effects import BUILT_IN, Effect, TimerEffect
 from .names import TIMER_EFFECT, check_name, family_name
@@ -22,6 +23,8 @@ from .shapes import Option, Record, Shape, Variant
 from .step import Context, Output
 from .types import shape_of
 
+# Takes (state, event), and the context if it asks for it.
+StepFunction = Callable[..., Output[Any]]
 Determinism = Literal["strict", "checked", "decision_log"]
 _NOT_STEPS = (inspect.iscoroutinefunction, inspect.isgeneratorfunction, inspect.isasyncgenfunction)
 
@@ -41,10 +44,10 @@ class Workflow:
     def __init__(
         self,
         name: str,
-        step: Callable[..., Output[Any]],
+        step: StepFunction,
         *,
-        state: Any,
-        events: Sequence[Any],
+        state: type,
+        events: Sequence[type],
         effects: Sequence[Effect | TimerEffect | str],
         key: str | None = None,
         terminal: Callable[[Any], bool] | None = None,
@@ -80,7 +83,7 @@ class Workflow:
         self.source = _source_digest(step)
         self.terminal_source = None if terminal is None else _source_digest(terminal)
 
-    def __call__(self, state: Any, event: Any, ctx: Context | None = None) -> Output[Any]:
+    def __call__(self, state: object, event: object, ctx: Context | None = None) -> Output[Any]:
         return self.step(state, event, ctx) if self.takes_context else self.step(state, event)
 
     def __repr__(self) -> str:
@@ -93,13 +96,13 @@ class Workflow:
     def _bad(self, message: str, *, code: str = "WORKFLOW_INVALID") -> DefinitionError:
         return DefinitionError(f"{self.name}: {message}", code=code, where=self.name)
 
-    def _schema(self, cls: Any, what: str) -> Record | Variant:
+    def _schema(self, cls: object, what: str) -> Record | Variant:
         shape = shape_of(cls)
         if shape is None:
             raise self._bad(f"{what}: {cls!r} is not a class decorated with rx.schema")
         return shape
 
-    def _events(self, events: Sequence[Any]) -> tuple[EventType, ...]:
+    def _events(self, events: Sequence[type]) -> tuple[EventType, ...]:
         found: list[EventType] = []
         for cls in events:
             shape = self._schema(cls, "events")
@@ -154,9 +157,9 @@ class Workflow:
             raise self._bad("a step function takes (state, event) or (state, event, ctx)")
         return count == 3
 
-    def node(self, module: str) -> dict[str, Any]:
+    def node(self, module: str) -> dict[str, Value]:
         """The workflow as it stands in a manifest that the code alone derives."""
-        value: dict[str, Any] = {
+        value: dict[str, Value] = {
             "$kind": "defworkflow",
             "name": self.name,
             "state": self.state.describe()["ref"],
@@ -193,7 +196,7 @@ def shape_at(shape: Shape, path: str) -> Shape | None:
     return shape
 
 
-def _source_digest(function: Callable[..., Any]) -> str:
+def _source_digest(function: Callable[..., object]) -> str:
     try:
         return digest_bytes(textwrap.dedent(inspect.getsource(function)).encode())
     except (OSError, TypeError):  # typed at a prompt, or built by exec: its compiled form has to do
@@ -203,18 +206,19 @@ def _source_digest(function: Callable[..., Any]) -> str:
         return digest_bytes(code.co_code + repr((code.co_names, _constants(code.co_consts))).encode())
 
 
-def _constants(constants: tuple[Any, ...]) -> list[str]:
+def _constants(constants: tuple[object, ...]) -> list[str]:
     """Constants as text, nested code as its own bytes: their repr would hold addresses."""
     return [
-        f"{c.co_code.hex()}{_constants(c.co_consts)}" if hasattr(c, "co_code") else repr(c) for c in constants
+        f"{c.co_code.hex()}{_constants(c.co_consts)}" if isinstance(c, CodeType) else repr(c)
+        for c in constants
     ]
 
 
 def workflow(
     name: str,
     *,
-    state: Any,
-    events: Sequence[Any],
+    state: type,
+    events: Sequence[type],
     effects: Sequence[Effect | TimerEffect | str],
     key: str | None = None,
     terminal: Callable[[Any], bool] | None = None,
@@ -223,10 +227,10 @@ def workflow(
     family: str | None = None,
     determinism: Determinism = "checked",
     version: str | int | None = None,
-) -> Callable[[Callable[..., Output[Any]]], Workflow]:
+) -> Callable[[StepFunction], Workflow]:
     """Makes a step function a workflow. `effects` must be given; [] says that it asks for nothing."""
 
-    def decorate(step: Callable[..., Output[Any]]) -> Workflow:
+    def decorate(step: StepFunction) -> Workflow:
         return Workflow(
             name,
             step,
