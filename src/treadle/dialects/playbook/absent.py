@@ -10,7 +10,7 @@ what is meant; they never get here.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any, Final
+from typing import Final
 
 import msgspec
 from jinja2 import nodes
@@ -61,7 +61,7 @@ def missing_key(scope: Scope, chain: Chain) -> str | None:
     return None
 
 
-def _part(value: Any, key: str) -> Any:
+def _part(value: object, key: str) -> object:
     found = attribute(value, key)
     items = value.payload() if isinstance(value, Handle) else value
     if found is MISSING and isinstance(items, list) and key.isdecimal():

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from contextvars import ContextVar
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 import msgspec
 from jinja2.exceptions import SecurityError
@@ -21,6 +21,8 @@ from jinja2.exceptions import SecurityError
 from .absent import Wanted
 from .edition import is_first
 from .handles import Handle, bare
+
+T = TypeVar("T")
 
 OUTPUT_CHARS_MAX: Final = 16 * 1024 * 1024
 # What all templates of one place make together: the arguments of an arc, the fields of a task.
@@ -47,7 +49,7 @@ class Extent:
     __slots__ = ("_known", "_texts", "distinct")
 
     def __init__(self) -> None:
-        self._known: dict[int, tuple[Any, int, int]] = {}
+        self._known: dict[int, tuple[object, int, int]] = {}
         self._texts: dict[int, str | bytes] = {}
         # Items and characters that there are in memory.
         self.distinct = 0
@@ -84,11 +86,11 @@ class Extent:
         self._known[id(value)] = (value, items, chars)
         return items, chars
 
-    def size(self, value: Any) -> int:
+    def size(self, value: object) -> int:
         items, chars = self.of(value)
         return items + chars
 
-    def turns(self, value: Any) -> int:
+    def turns(self, value: object) -> int:
         items, chars = self.of(value)
         return items // ITEMS_PER_TURN + chars // CHARS_PER_TURN
 
@@ -114,18 +116,18 @@ class SizeBudget(msgspec.Struct):
         if self.left < 0:
             raise Misuse(f"a template takes more than {ITEMS_MAX:,} turns")
 
-    def count(self, items: Iterable[Any], weight: int = 1) -> Iterator[Any]:
+    def count(self, items: Iterable[T], weight: int = 1) -> Iterator[T]:
         for item in items:
             self.spend(weight)
             yield item
 
-    def pay(self, *values: Any) -> None:
+    def pay(self, *values: object) -> None:
         """For work that goes through the whole of values: they are compared, sorted, written out."""
         for value in values:
             if type(value) not in _SMALL:
                 self.spend(self.extent.turns(value))
 
-    def made(self, value: Any) -> Any:
+    def made(self, value: T) -> T:
         """A value that was just made, item by item or character by character."""
         if isinstance(value, str | bytes):
             self.spend(len(value) // CHARS_PER_TURN)
@@ -148,7 +150,7 @@ def check_size(size: int) -> None:
         raise Misuse(f"a template makes a value larger than {OUTPUT_CHARS_MAX:,} characters or items")
 
 
-def check_repeated(value: Any) -> None:
+def check_repeated(value: object) -> None:
     """Refuses a value that is much larger written out than it is: it holds others many times."""
     extent = Extent()
     repeated = extent.size(value) - extent.distinct
@@ -178,7 +180,7 @@ def share(size: int) -> None:
         raise Misuse(f"the templates here make more than {TOGETHER_CHARS_MAX:,} characters or items together")
 
 
-def count(items: Iterable[Any], weight: int = 1) -> Iterator[Any]:
+def count(items: Iterable[T], weight: int = 1) -> Iterator[T]:
     """The items of a `{% for %}`, each counted with what is done for it."""
     return budget.get().count(items, 1 if is_first() else weight)
 
@@ -189,7 +191,7 @@ def passed(weight: int) -> None:
         purse().spend(weight)
 
 
-def searched(items: Any) -> Any:
+def searched(items: object) -> Any:
     """What stands right of an `in`, with the search in it counted."""
     found = bare(items)
     if isinstance(found, str | bytes | list | tuple) and (spending := budget.get(None)) is not None:
@@ -199,13 +201,13 @@ def searched(items: Any) -> Any:
     return found
 
 
-def sliced(value: Any) -> Any:
+def sliced(value: object) -> Any:
     """What a slice is taken of."""
     found = bare(value)
     return found if is_first() else purse().made(found)
 
 
-def check_times(value: Any, count: int) -> None:
+def check_times(value: object, count: int) -> None:
     """Refuses to repeat a value so often that it would be too large written out."""
     if isinstance(value, str | bytes | list | tuple):
         check_size(len(value) * max(count, 0))

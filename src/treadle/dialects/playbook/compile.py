@@ -7,7 +7,7 @@ All problems are reported at once. The result is spelling A, ready to be stored 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any, Final
+from typing import Final
 
 from treadle.kernel.values import Value
 from treadle.lang.definition import Definition
@@ -198,7 +198,7 @@ def _read_keychain(reader: Reader, value: Value) -> list[dict[str, Value]]:
     return out
 
 
-def _fields_text(wanted: Any) -> str:
+def _fields_text(wanted: Value) -> str:
     if not isinstance(wanted, dict) or not wanted:
         return ""
     if len(wanted) == 1:
@@ -210,7 +210,7 @@ def _read_workbook(reader: Reader, value: Value) -> dict[str, Value]:
     """`{tasks: {name: task}}`, `{name: task}` or a list of `{name, tool: task}`."""
     if value is None:
         return {}
-    entries: list[tuple[Any, Any, Path]]
+    entries: list[tuple[Value, Value, Path]]
     if isinstance(value, list):
         entries = [
             (item.get("name") if isinstance(item, dict) else None, item, ("workbook", index))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 from treadle.kernel.errors import InputInvalid
 from treadle.kernel.values import Value
@@ -19,6 +19,7 @@ from .compile import compile_playbook
 from .fields import check_fields
 from .kinds import unknown_kinds
 from .machine import PlaybookMachine
+from .model import Playbook
 
 if TYPE_CHECKING:
     from treadle.lang.graph import Graph
@@ -63,24 +64,24 @@ class PlaybookDialect(Dialect):
 
         return json_schema(self._surroundings.callables(), self._surroundings.declared)
 
-    def names(self, body: Any) -> Iterator[str]:
+    def names(self, body: Value) -> Iterator[str]:
         for step in body["workflow"]:
             for task in step.get("tool") or ():
                 if task["kind"] in _CALLS:
                     named = (task.get(key) for key in _NAMED_BY)
                     yield from [name for name in named if isinstance(name, str)][:1]
 
-    def about(self, body: Any) -> tuple[str | None, Value]:
+    def about(self, body: Value) -> tuple[str | None, Value]:
         return (body.get("metadata") or {}).get("description"), body.get("workload")
 
-    def input_schema(self, body: Any) -> dict[str, Any] | None:
+    def input_schema(self, body: Value) -> dict[str, Value] | None:
         """A workload says by its values what may be given in their place."""
         workload = body.get("workload")
         if not isinstance(workload, dict):
             return None
         return {"type": "object", "properties": {name: _like(value) for name, value in workload.items()}}
 
-    def standing(self, body: Any) -> Said:
+    def standing(self, body: Value) -> Said:
         metadata = body.get("metadata") or {}
         said = {field: (("metadata", field), metadata[field]) for field in _IN_METADATA if field in metadata}
         spec = (body.get("executor") or {}).get("spec") or {}
@@ -88,14 +89,14 @@ class PlaybookDialect(Dialect):
             {**said, "limits": (("executor", "spec", "limits"), spec["limits"])} if "limits" in spec else said
         )
 
-    def measured(self, kind: str, params: Mapping[str, Any], value: Value) -> dict[str, str | int]:
+    def measured(self, kind: str, params: Mapping[str, Value], value: Value) -> dict[str, str | int]:
         """A step that failed comes back with its error as a value."""
         error = value.get("error") if isinstance(value, dict) else None
         if not isinstance(error, dict):
             return {}
         return {"error.type": str(error.get("code") or error.get("kind") or "error")}
 
-    def check_input(self, definition: Any, input: Value, options: dict[str, Value]) -> Value:
+    def check_input(self, definition: Playbook, input: Value, options: dict[str, Value]) -> Value:
         if input is None:
             input = {}
         if not isinstance(input, dict):
@@ -105,7 +106,7 @@ class PlaybookDialect(Dialect):
             inputs.check_input(definition, input)
         return input
 
-    def graph(self, definition: Any, view: dict[str, Value] | None = None) -> Graph:
+    def graph(self, definition: Playbook, view: dict[str, Value] | None = None) -> Graph:
         from .picture import picture  # for people; no run needs it
 
         return picture(definition, view)
@@ -117,7 +118,7 @@ _TYPES: Final[tuple[tuple[type, str], ...]] = (
 )  # fmt: skip
 
 
-def _like(value: Value) -> dict[str, Any]:
+def _like(value: Value) -> dict[str, Value]:
     """The schema of what stands in the place of a value."""
     type_ = next((name for kind, name in _TYPES if isinstance(value, kind)), None)
     # A template is text that may become anything.

@@ -12,7 +12,7 @@ from string import Formatter
 from typing import Any, Final
 
 from jinja2 import Undefined, pass_context
-from jinja2.runtime import LoopContext, Macro, TemplateReference
+from jinja2.runtime import Context, LoopContext, Macro, TemplateReference
 from jinja2.sandbox import ImmutableSandboxedEnvironment
 from jinja2.utils import Cycler, Joiner, Namespace
 
@@ -67,7 +67,7 @@ class _Environment(ImmutableSandboxedEnvironment):
     intercepted_binops = frozenset({"*", "**", "%", "+", "-", "/", "//"})
     intercepted_unops = frozenset({"+", "-"})
 
-    def getattr(self, obj: Any, attribute_name: str) -> Any:
+    def getattr(self, obj: object, attribute_name: str) -> Any:
         found = attribute(obj, attribute_name)
         if found is not MISSING:
             return found
@@ -78,7 +78,7 @@ class _Environment(ImmutableSandboxedEnvironment):
             return target
         return NotThere(obj=target, name=attribute_name)
 
-    def getitem(self, obj: Any, argument: Any) -> Any:
+    def getitem(self, obj: object, argument: object) -> Any:
         argument = bare(argument)
         if not isinstance(argument, str):
             return super().getitem(bare(obj), argument)
@@ -89,13 +89,13 @@ class _Environment(ImmutableSandboxedEnvironment):
             return super().getitem(bare(obj), argument)
         return self.getattr(obj, argument)
 
-    def call_binop(self, context: Any, operator: str, left: Any, right: Any) -> Any:
+    def call_binop(self, context: Context, operator: str, left: object, right: object) -> Any:
         return binary(operator, left, right)
 
-    def call_unop(self, context: Any, operator: str, arg: Any) -> Any:
+    def call_unop(self, context: Context, operator: str, arg: object) -> Any:
         return super().call_unop(context, operator, bare(arg))
 
-    def call(self, __context: Any, __obj: Any, *args: Any, **kwargs: Any) -> Any:
+    def call(self, __context: Context, __obj: Any, *args: Any, **kwargs: Any) -> Any:
         if __obj in _OPERATIONS:
             return __obj(*args)
         if not isinstance(__obj, Macro):
@@ -130,7 +130,7 @@ class _Environment(ImmutableSandboxedEnvironment):
     treadle_sliced = staticmethod(sliced)
 
     @staticmethod
-    def treadle_method(obj: Any, name: str) -> Any:
+    def treadle_method(obj: object, name: str) -> object:
         """`obj.name` where it is called."""
         if is_first():
             return ENV.getattr(obj, name)
@@ -145,17 +145,17 @@ class _Environment(ImmutableSandboxedEnvironment):
         raise Misuse(f"there is no method {name[:200]!r} of {kind_of(target)} here; see the filters")
 
     @staticmethod
-    def treadle_compare(operator: str, left: Any, right: Any) -> Any:
+    def treadle_compare(operator: str, left: object, right: object) -> object:
         return compare(operator, left, right)
 
     @staticmethod
-    def treadle_concat(*parts: Any) -> str:
+    def treadle_concat(*parts: object) -> str:
         """`a ~ b ~ c`"""
         texts = [text_of(part) for part in parts]
         if is_first():
             return "".join(texts)
         check_size(sum(map(len, texts)))
-        return str(purse().made("".join(texts)))
+        return purse().made("".join(texts))
 
 
 _OPERATIONS: Final = frozenset(
@@ -171,12 +171,12 @@ _OPERATIONS: Final = frozenset(
 )
 
 
-def _fields(value: Any) -> tuple[str, ...]:
+def _fields(value: object) -> tuple[str, ...]:
     """The names in a pair of `groupby`."""
     return getattr(value, "_fields", ()) if isinstance(value, tuple) else ()
 
 
-def _check_method(owner: str | bytes, name: str, args: tuple[Any, ...]) -> None:
+def _check_method(owner: str | bytes, name: str, args: tuple[object, ...]) -> None:
     """Text methods of which the result may be much longer than the text."""
     if name in _PADDING:
         check_size(max((arg for arg in args if isinstance(arg, int)), default=0))
@@ -197,7 +197,7 @@ def _check_fields(text: str) -> None:
 
 
 @pass_context
-def _written(context: Any, value: Any) -> str:
+def _written(context: Context, value: object) -> str:
     """What stands between text. It asks for the context so that Jinja computes nothing beforehand."""
     return text_of(value)
 

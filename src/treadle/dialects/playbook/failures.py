@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
 
 from treadle.kernel.errors import ExpressionError
 from treadle.kernel.values import Value
 
 
-def failure(kind: str, message: str, *, code: str | None = None, **more: Any) -> dict[str, Value]:
+def failure(kind: str, message: str, *, code: str | None = None, **more: Value) -> dict[str, Value]:
     return {"kind": kind, "retryable": False, "code": code, "message": message, "details": {}, **more}
 
 

@@ -7,7 +7,7 @@ nothing known is a warning, because a later version may know it. Templates fit e
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any, Final
+from typing import Final
 
 from treadle.kernel.values import Value
 from treadle.lang.fields import Declared, Field, Fields
@@ -117,7 +117,7 @@ def _is_slip(written: str, meant: str) -> bool:
     return swapped or likeness(written, meant) >= _NEAR
 
 
-def _retry_hint(given: Any) -> str:
+def _retry_hint(given: Value) -> str:
     attempts: int = 3
     delay: float = 1
     if isinstance(given, int) and not isinstance(given, bool):

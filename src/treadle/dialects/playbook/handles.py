@@ -22,14 +22,14 @@ from treadle.kernel.values import Value
 
 from .edition import is_first
 
-Loader = Callable[[Mapping[str, Any]], Value]
+Loader = Callable[[Mapping[str, Value]], Value]
 
 
 class PayloadNeeded(BaseException):
     """A template looked inside a reference whose payload is not at hand. Not an Exception, so that
     no handler of template errors takes it for one."""
 
-    def __init__(self, reference: Mapping[str, Any]) -> None:
+    def __init__(self, reference: Mapping[str, Value]) -> None:
         super().__init__(str(reference["checksum"]))
         self.reference = reference
 
@@ -45,7 +45,7 @@ class _Missing:
 MISSING: Final[Any] = _Missing()
 
 
-def _nothing_at_hand(reference: Mapping[str, Any]) -> Value:
+def _nothing_at_hand(reference: Mapping[str, Value]) -> Value:
     raise PayloadNeeded(reference)
 
 
@@ -85,7 +85,7 @@ class Handle:
         http: Value = None,
         meta: Value = None,
         extracted: Mapping[str, Value] | None = None,
-        envelope: Mapping[str, Any] | None = None,
+        envelope: Mapping[str, Value] | None = None,
     ) -> None:
         self.raw, self.status, self.error, self.http, self.meta = raw, status, error, http, meta
         # What `select` picks of a result that was not stored yet; a reference brings its own.
@@ -96,7 +96,7 @@ class Handle:
     def payload(self) -> Value:
         return payload_of(self.raw)
 
-    def attribute(self, name: str) -> Any:
+    def attribute(self, name: str) -> object:
         if is_first():
             return self._attribute_first(name)
         if name in _OF_REFERENCE and (found := _OF_REFERENCE[name](self)) is not MISSING:
@@ -114,7 +114,7 @@ class Handle:
             return found
         return MISSING if self.envelope is None else self.envelope.get(name, MISSING)
 
-    def _picked(self, name: str) -> Any:
+    def _picked(self, name: str) -> object:
         """What `select` picked is read without loading the rest."""
         raw = self.raw
         if type(raw) is dict and "extracted" in raw and is_stored(raw) and name in (raw["extracted"] or ()):
@@ -123,7 +123,7 @@ class Handle:
             return self.extracted[name]
         return MISSING
 
-    def _attribute_first(self, name: str) -> Any:
+    def _attribute_first(self, name: str) -> object:
         """In 0.1.0 the envelope's names hid the result's."""
         if name in _OWN:
             return _OWN[name](self)
@@ -138,14 +138,14 @@ class Handle:
             return wrap(value[name])
         return _ALIASES[name](value) if name in _ALIASES else MISSING
 
-    def __getitem__(self, key: Any) -> Any:
+    def __getitem__(self, key: object) -> object:
         if isinstance(key, str):
             found = self.attribute(key)
             if found is not MISSING:
                 return found
         return wrap(self.payload()[key])
 
-    def __iter__(self) -> Iterator[Any]:
+    def __iter__(self) -> Iterator[Value]:
         return iter(self.payload())
 
     def __len__(self) -> int:
@@ -160,22 +160,22 @@ class Handle:
     def __eq__(self, other: object) -> bool:
         return bool(self.payload() == (other.payload() if isinstance(other, Handle) else other))
 
-    def __lt__(self, other: Any) -> bool:
+    def __lt__(self, other: object) -> bool:
         return bool(self.payload() < bare(other))
 
-    def __le__(self, other: Any) -> bool:
+    def __le__(self, other: object) -> bool:
         return bool(self.payload() <= bare(other))
 
-    def __gt__(self, other: Any) -> bool:
+    def __gt__(self, other: object) -> bool:
         return bool(self.payload() > bare(other))
 
-    def __ge__(self, other: Any) -> bool:
+    def __ge__(self, other: object) -> bool:
         return bool(self.payload() >= bare(other))
 
-    def __add__(self, other: Any) -> Any:
+    def __add__(self, other: Value) -> Value:
         return self.payload() + bare(other)
 
-    def __radd__(self, other: Any) -> Any:
+    def __radd__(self, other: Value) -> Value:
         return other + self.payload()
 
     def __hash__(self) -> int:
@@ -191,22 +191,22 @@ class Handle:
         return str(self.payload())
 
 
-def _field(name: str) -> Callable[[Handle], Any]:
-    def read(handle: Handle) -> Any:
+def _field(name: str) -> Callable[[Handle], object]:
+    def read(handle: Handle) -> object:
         raw = handle.raw
         return raw.get(name) if is_stored(raw) else MISSING
 
     return read
 
 
-_OWN: Final[dict[str, Callable[[Handle], Any]]] = {
+_OWN: Final[dict[str, Callable[[Handle], object]]] = {
     "status": lambda handle: handle.status,
     "error": lambda handle: handle.error if handle.error is not None else MISSING,
     "http": lambda handle: handle.http if handle.http is not None else MISSING,
     "meta": lambda handle: handle.meta if handle.meta is not None else MISSING,
 }
 # What a reference says of itself; of a result that is no reference these are undefined.
-_OF_REFERENCE: Final[dict[str, Callable[[Handle], Any]]] = {
+_OF_REFERENCE: Final[dict[str, Callable[[Handle], object]]] = {
     "ref": _field("ref"),
     "_ref": _field("ref"),
     "__ref__": _field("ref"),
@@ -214,7 +214,7 @@ _OF_REFERENCE: Final[dict[str, Callable[[Handle], Any]]] = {
     "_store": _field("store"),
 }
 # Read only where the result itself has no such key.
-_ALIASES: Final[dict[str, Callable[[Value], Any]]] = {
+_ALIASES: Final[dict[str, Callable[[Value], object]]] = {
     "data": lambda value: value,
     "result": lambda value: value,
     "body": lambda value: value["data"] if _is_http(value) else MISSING,
@@ -225,11 +225,11 @@ def _is_http(value: Value) -> bool:
     return type(value) is dict and "data" in value and "status_code" in value
 
 
-def bare(value: Any) -> Any:
+def bare(value: object) -> Any:
     return value.payload() if isinstance(value, Handle) else value
 
 
-def wrap(value: Any) -> Any:
+def wrap(value: Value) -> Value | Handle:
     """A stored payload becomes a handle, so that the next dot looks inside it."""
     return Handle(value) if type(value) is dict and is_stored(value) else value
 
@@ -252,7 +252,7 @@ class Layer(Protocol):
 
     def __contains__(self, name: object, /) -> bool: ...
 
-    def __getitem__(self, name: str, /) -> Any: ...
+    def __getitem__(self, name: str, /) -> object: ...
 
 
 class Scope(msgspec.Struct):
@@ -276,7 +276,7 @@ class Scope(msgspec.Struct):
 class StepResults(msgspec.Struct):
     """Results of earlier steps as a layer of names; a step that has not ended yet is no name."""
 
-    steps: Mapping[str, Any]
+    steps: Mapping[str, Value]
 
     def __contains__(self, name: object) -> bool:
         entry = self.steps.get(name)  # type: ignore[call-overload]  # a template may ask for any key

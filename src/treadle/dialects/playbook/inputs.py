@@ -7,7 +7,7 @@ left out of the check unless it is given.
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Iterable
 
 from treadle.kernel.errors import InputInvalid
 from treadle.kernel.values import Value
@@ -66,5 +66,5 @@ def _without(schema: dict[str, Value], keys: list[str]) -> dict[str, Value]:
     return out
 
 
-def _path(parts: Any) -> str:
+def _path(parts: Iterable[str | int]) -> str:
     return "$" + "".join(f"[{part}]" if isinstance(part, int) else f".{part}" for part in parts)

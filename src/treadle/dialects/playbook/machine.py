@@ -190,7 +190,7 @@ class PlaybookMachine(KeepingMachine):
         return self._drive(turn)
 
     def _patch(self, turn: Turn, patch: Patch) -> Decision:
-        data: Any = patch.data
+        data: object = patch.data
         if not isinstance(data, dict):
             raise _bad_patch(f"{type(data).__name__} is no mapping of ctx keys to values")
         for key in data:
@@ -357,7 +357,7 @@ def _bad_patch(what: str) -> InputInvalid:
     return InputInvalid(f"a patch of ctx: {what}")
 
 
-def _within(ctx: Context, take: Callable[..., Decision], *given: Any) -> Decision:
+def _within(ctx: Context, take: Callable[..., Decision], *given: object) -> Decision:
     """One turn, for whose length it is known what templates may look up, and which rules the run was started under."""
     loading = loader.set(ctx.blob)
     rules = None if ctx.machine == CURRENT else edition.set(ctx.machine)

@@ -15,7 +15,7 @@ in the marking and is done at the machine's own next record (`Decision.more`).
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, Final, Literal, cast
+from typing import Final, Literal, cast
 
 import msgspec
 from msgspec.structs import replace
@@ -271,7 +271,7 @@ class Turn:
         self.emit("ctx.patched", **about, data=dict(writes if shown is None else shown))
 
     def scope(
-        self, args: Mapping[str, Value], *, iteration: Mapping[str, Value] | None = None, **names: Any
+        self, args: Mapping[str, Value], *, iteration: Mapping[str, Value] | None = None, **names: object
     ) -> Scope:
         """The names that guards, admission and arguments see."""
         state, run = self.state, self.ctx.run

@@ -16,14 +16,14 @@ from .handles import bare
 _POWER_BITS_MAX: Final = 4096
 
 
-def kind_of(value: Any) -> str:
+def kind_of(value: object) -> str:
     for kind, name in _KINDS:
         if isinstance(value, kind):
             return name
     return "an object"
 
 
-_KINDS: Final[tuple[tuple[Any, str], ...]] = (
+_KINDS: Final[tuple[tuple[type | tuple[type, ...], str], ...]] = (
     (Undefined, "nothing"),
     (type(None), "null"),
     (bool, "a boolean"),
@@ -35,14 +35,14 @@ _KINDS: Final[tuple[tuple[Any, str], ...]] = (
 )
 
 
-_OPERATORS: Final[dict[str, Callable[[Any, Any], Any]]] = {
+_OPERATORS: Final[dict[str, Callable[[Any, Any], object]]] = {
     "-": operators.sub,
     "/": operators.truediv,
     "//": operators.floordiv,
 }
 
 
-def binary(operator: str, left: Any, right: Any) -> Any:
+def binary(operator: str, left: object, right: object) -> object:
     """The operators: those with which a short expression can make a huge value are checked."""
     left, right = bare(left), bare(right)
     try:
@@ -56,7 +56,7 @@ def binary(operator: str, left: Any, right: Any) -> Any:
     return made
 
 
-def _computed(operator: str, left: Any, right: Any) -> Any:
+def _computed(operator: str, left: Any, right: Any) -> object:
     if operator == "+":
         check_size(_size(left) + _size(right))
         return left + right
@@ -78,7 +78,7 @@ def _computed(operator: str, left: Any, right: Any) -> Any:
     return left % right
 
 
-def _size(value: Any) -> int:
+def _size(value: object) -> int:
     return len(value) if isinstance(value, str | bytes | list | tuple) else 0
 
 
@@ -87,7 +87,7 @@ def _check_bits(bits: int) -> None:
         raise Misuse(f"a number of more than {_POWER_BITS_MAX} bits")
 
 
-COMPARE: Final[dict[str, Callable[[Any, Any], Any]]] = {
+COMPARE: Final[dict[str, Callable[[Any, Any], object]]] = {
     "eq": operators.eq,
     "ne": operators.ne,
     "lt": operators.lt,
@@ -100,7 +100,7 @@ COMPARE: Final[dict[str, Callable[[Any, Any], Any]]] = {
 _SIGNS: Final = {"eq": "==", "ne": "!=", "lt": "<", "lteq": "<=", "gt": ">", "gteq": ">=", "notin": "not in"}
 
 
-def compare(operator: str, left: Any, right: Any) -> Any:
+def compare(operator: str, left: object, right: object) -> object:
     """One comparison; long values are paid for, because they may be compared to their ends."""
     if is_first():
         if operator in ("in", "notin"):

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
 
 from treadle.kernel.values import Value
 
@@ -36,7 +35,7 @@ def loop_view(index: int, total: int) -> dict[str, Value]:
     }
 
 
-def output_view(kind: str, outcome: Mapping[str, Value]) -> Any:
+def output_view(kind: str, outcome: Mapping[str, Value]) -> Value | Handle:
     """Spelling B's `output`: a handle of the result, like a task's name. `.data` is the body for http and
     the whole result otherwise; what the result has no key for is read from the outcome."""
     result = outcome.get("result")

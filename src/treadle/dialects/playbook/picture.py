@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from treadle.kernel.values import Value
-from treadle.lang.graph import Edge, Graph, Node, NodeStatus
+from treadle.lang.graph import Edge, Graph, Node, NodeShape, NodeStatus
 
 from .model import Playbook, Step
 from .templates import Field
@@ -47,7 +45,7 @@ def picture(playbook: Playbook, view: dict[str, Value] | None = None) -> Graph:
 def _node(step: Step, entry: dict[str, Value] | None, waiting: int, playbook: Playbook) -> Node:
     kinds = ", ".join(dict.fromkeys(task.kind for task in step.tasks))
     label = f"{step.name}\n{kinds}" if kinds else step.name
-    shape: Any = "step" if step.tasks else "choice"
+    shape: NodeShape = "step" if step.tasks else "choice"
     if step.tasks and all(task.kind in ("playbook", "workflow") for task in step.tasks):
         shape = "child"
     elif step.tasks and all(task.kind == "ask" for task in step.tasks):

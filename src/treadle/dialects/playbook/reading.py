@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable
-from typing import Any, Final
+from typing import Final
 
 import msgspec
 
@@ -101,7 +101,7 @@ class Reader(msgspec.Struct):
             )
             return None
 
-    def condition(self, value: Value, path: Path) -> Any:
+    def condition(self, value: Value, path: Path) -> Value:
         """A `when`: one expression, or plain true/false."""
         if isinstance(value, bool):
             return value
@@ -132,7 +132,7 @@ def _template_hint(text: str) -> str:
     return "templates are Jinja2; text with braces of its own stands between {% raw %} and {% endraw %}"
 
 
-def kind_of(value: Any) -> str:
+def kind_of(value: object) -> str:
     match value:
         case None:
             return "null"

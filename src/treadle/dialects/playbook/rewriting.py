@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, Final
+from typing import Final
 
 from jinja2 import nodes
 from jinja2.environment import TemplateExpression
@@ -13,7 +13,7 @@ from .bounds import check_size
 from .environment import ENV
 
 
-def compiled(tree: nodes.Template, expression: nodes.Expr | None) -> Callable[[dict[str, Any]], Any]:
+def compiled(tree: nodes.Template, expression: nodes.Expr | None) -> Callable[[dict[str, object]], object]:
     tree = _Rewriting().visit(tree)
     if expression is not None:
         output = tree.body[0]
@@ -25,7 +25,7 @@ def compiled(tree: nodes.Template, expression: nodes.Expr | None) -> Callable[[d
         return lambda variables: evaluate(variables)
     template = ENV.from_string(tree)
 
-    def render(variables: dict[str, Any]) -> str:
+    def render(variables: dict[str, object]) -> str:
         parts, size = [], 0
         for part in template.generate(variables):
             size += len(part)

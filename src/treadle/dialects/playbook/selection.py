@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping
-from typing import Any
 
 from treadle.kernel.values import Value
 
@@ -21,7 +20,7 @@ def extracted(config: Mapping[str, Value], result: Value) -> dict[str, Value]:
     return {name: select(result, path) for name, path in picks(config.get("select"))}
 
 
-def picks(given: Any) -> Iterator[tuple[str, str]]:
+def picks(given: Value) -> Iterator[tuple[str, str]]:
     """Name and path of each item of a `select`: `{path, as}`, or a text that is a path. A text is known
     by the last name in it, so that `paging.next` is read as `next`."""
     for item in given if isinstance(given, list) else [given] if given else ():
@@ -32,7 +31,7 @@ def picks(given: Any) -> Iterator[tuple[str, str]]:
             yield str(item.get("as") or item["path"]), str(item["path"])
 
 
-def is_pick(item: Any) -> bool:
+def is_pick(item: Value) -> bool:
     """Whether an item of a `select` says what to pick."""
     path = item.get("path") if isinstance(item, dict) else item
     return isinstance(path, str) and re.fullmatch(_PATH, path) is not None

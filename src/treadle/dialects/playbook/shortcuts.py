@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, Final
 
-from jinja2 import Undefined, nodes
+from jinja2 import Environment, Undefined, nodes
 
 from .bounds import CHARS_PER_TURN
 from .edition import is_first
@@ -33,14 +33,14 @@ class _GiveUp(Exception):
     """The tree holds a node that only Jinja compiles."""
 
 
-def shortcut(tree: nodes.Expr, env: Any) -> Shortcut | None:
+def shortcut(tree: nodes.Expr, env: Environment) -> Shortcut | None:
     try:
         return _Walk(env).expr(tree)
     except _GiveUp:
         return None
 
 
-def text_shortcut(parts: list[nodes.Expr], env: Any) -> Shortcut | None:
+def text_shortcut(parts: list[nodes.Expr], env: Environment) -> Shortcut | None:
     """Text with simple expressions in it: `{{ workload.url }}/items/{{ iter.id }}`."""
     walk = _Walk(env)
     try:
@@ -51,7 +51,7 @@ def text_shortcut(parts: list[nodes.Expr], env: Any) -> Shortcut | None:
 
 
 class _Walk:
-    def __init__(self, env: Any) -> None:
+    def __init__(self, env: Environment) -> None:
         self.env = env
         self.nodes = 0
 
@@ -74,7 +74,7 @@ class _Walk:
         if name in self.env.globals:
             raise _GiveUp
 
-        def read(scope: Scope) -> Any:
+        def read(scope: Scope) -> object:
             found = scope.resolve(name)
             return NotThere(name=name) if found is MISSING else found
 
@@ -83,7 +83,7 @@ class _Walk:
     def _getattr(self, node: nodes.Getattr) -> Shortcut:
         target, name, fallback = self.expr(node.node), node.attr, self.env.getattr
 
-        def read(scope: Scope) -> Any:
+        def read(scope: Scope) -> object:
             value = target(scope)
             found = attribute(value, name)
             if found is not MISSING:
@@ -98,7 +98,7 @@ class _Walk:
             return read
         root = node.node.name
 
-        def read_plain(scope: Scope) -> Any:
+        def read_plain(scope: Scope) -> object:
             """A text or a number in a mapping that has a name of its own, as most are (`workload.url`)."""
             value = scope.names.get(root)
             if type(value) is dict and type(found := value.get(name)) in _PLAIN:
@@ -121,7 +121,7 @@ class _Walk:
             return lambda scope: compare(operator, left(scope), right(scope))
         apply = COMPARE[operator]
 
-        def compared(scope: Scope) -> Any:
+        def compared(scope: Scope) -> object:
             a, b = left(scope), right(scope)
             # What costs nothing is not counted.
             if type(a) is type(b) and (type(a) is int or (type(a) is str and len(a) < CHARS_PER_TURN)):
@@ -149,7 +149,7 @@ class _Walk:
     def _add(self, node: nodes.Add) -> Shortcut:
         left, right = self.expr(node.left), self.expr(node.right)
 
-        def add(scope: Scope) -> Any:
+        def add(scope: Scope) -> object:
             a, b = left(scope), right(scope)
             return a + b if type(a) is int and type(b) is int else binary("+", a, b)
 
@@ -182,7 +182,7 @@ class _Walk:
         if len(fixed) < len(args):
             return lambda scope: apply(_inner(target(scope)), *[argument(scope) for argument in args])
 
-        def filtered(scope: Scope) -> Any:
+        def filtered(scope: Scope) -> object:
             value = target(scope)
             return apply(value.payload() if type(value) is Handle else value, *fixed)
 
@@ -191,9 +191,10 @@ class _Walk:
     def _test(self, node: nodes.Test) -> Shortcut:
         if node.name not in _TESTS or node.args:
             raise _GiveUp
-        check, target = self.env.tests[node.name], self.expr(node.node)
+        tests: dict[str, Any] = self.env.tests
+        check, target = tests[node.name], self.expr(node.node)
         return lambda scope: check(target(scope))
 
 
-def _inner(value: Any) -> Any:
+def _inner(value: object) -> object:
     return value.payload() if type(value) is Handle else value

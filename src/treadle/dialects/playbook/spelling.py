@@ -7,7 +7,6 @@ otherwise), so `output` stays a name of its own in templates; only the structure
 from __future__ import annotations
 
 import re
-from typing import Any
 
 from treadle.kernel.values import Value
 from treadle.lang.text import Path
@@ -19,7 +18,7 @@ _SCOPES = frozenset({"workload", "keychain", "args", "input", "event", "outcome"
 _CALL_EVENT = re.compile(r"""(?P<quote>['"])call\.(?P<what>done|error)(?P=quote)""")
 
 
-def canonical_event_names(reader: Reader, text: Any, path: Path) -> Any:
+def canonical_event_names(reader: Reader, text: Value, path: Path) -> Value:
     """`'call.done'` and `'call.error'` in a guard are `'step.done'` and `'step.failed'`."""
     if not isinstance(text, str) or not _CALL_EVENT.search(text):
         return text

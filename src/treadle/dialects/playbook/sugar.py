@@ -11,8 +11,6 @@ merge point, so nothing falls through, and the generated noops hand `_prev` on u
 
 from __future__ import annotations
 
-from typing import Any
-
 from treadle.kernel.values import Value
 from treadle.lang.text import Path
 
@@ -22,7 +20,7 @@ WORDS = ("choose", "while", "until")
 Placed = tuple[dict[str, Value], Path]
 
 
-def is_sugar(task: Any) -> bool:
+def is_sugar(task: Value) -> bool:
     return isinstance(task, dict) and any(word in task for word in WORDS) and "kind" not in task
 
 
@@ -61,7 +59,7 @@ def _otherwise(then: dict[str, Value]) -> dict[str, Value]:
     return {"else": {"then": then}}
 
 
-def _choose(reader: Reader, name: str, branches: Any, path: Path) -> list[Placed]:
+def _choose(reader: Reader, name: str, branches: Value, path: Path) -> list[Placed]:
     end = f"{name}.end"
     if not isinstance(branches, list) or not branches:
         reader.error("choose_invalid", path, "choose must be a list of {when, then} and a last else")
@@ -115,7 +113,7 @@ def _until(reader: Reader, name: str, value: Value, path: Path) -> list[Placed]:
 
 def _loop_parts(
     reader: Reader, word: str, name: str, value: Value, path: Path
-) -> tuple[Any, list[Placed]] | None:
+) -> tuple[Value, list[Placed]] | None:
     if not isinstance(value, dict) or "when" not in value or not ({"do", "tool"} & set(value)):
         reader.error(f"{word}_invalid", path, f"{word} is {{when: …, do: [tasks]}}, not {kind_of(value)}")
         return None

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Any, Final
+from collections.abc import Callable
+from typing import Final
 
 from treadle.kernel.values import Value
 from treadle.lang.text import Path
@@ -211,7 +212,9 @@ def _read_policy(reader: Reader, value: Value, path: Path) -> dict[str, Value]:
     return {**value, "rules": read_rules(reader, value["rules"], (*path, "rules"), _read_then)}
 
 
-def read_rules(reader: Reader, value: Value, path: Path, read_then: Any) -> list[dict[str, Value]]:
+def read_rules(
+    reader: Reader, value: Value, path: Path, read_then: Callable[[Reader, Value, Path], Value]
+) -> list[dict[str, Value]]:
     """Ordered rules with an optional last else; used by task policies and by admission."""
     if not isinstance(value, list):
         reader.error("rules_invalid", path, f"rules must be a list, not {kind_of(value)}", rule="004 §5.4")

@@ -14,7 +14,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from functools import lru_cache
 from json import JSONDecodeError
-from typing import Any, Final
+from typing import Final
 
 from jinja2 import TemplateError, nodes
 from jinja2.exceptions import SecurityError, TemplateSyntaxError, UndefinedError
@@ -69,7 +69,7 @@ class Expression:
                 self.fast = shortcut(expression, ENV)
             elif shortcuts and len(tree.body) == 1 and isinstance(tree.body[0], nodes.Output):
                 self.fast = text_shortcut(tree.body[0].nodes, ENV)
-            self._slow: Callable[[dict[str, Any]], Any] | None = None
+            self._slow: Callable[[dict[str, object]], object] | None = None
             if self.fast is None:
                 self._slow = compiled(tree, expression)
         except TemplateSyntaxError as error:
@@ -81,7 +81,7 @@ class Expression:
                 code="TEMPLATE_SYNTAX",
             ) from error
 
-    def value(self, scope: Scope) -> Any:
+    def value(self, scope: Scope) -> object:
         """Native value (handles and undefined included) or text."""
         if self.fast is not None:
             return self.fast(scope)
@@ -192,7 +192,7 @@ class Field:
     def uses(self) -> tuple[Use, ...]:
         return self.expression.uses
 
-    def raw(self, scope: Scope) -> Any:
+    def raw(self, scope: Scope) -> object:
         """The value with handles, ranges and undefined names in it."""
         try:
             return self.expression.value(scope)
@@ -262,7 +262,7 @@ def _told(error: Exception) -> tuple[str, str]:
     return "it cannot be evaluated", "misuse"
 
 
-_REASONS: Final[tuple[tuple[Any, str], ...]] = (
+_REASONS: Final[tuple[tuple[type[Exception], str], ...]] = (
     (SecurityError, "it does what templates must not do"),
     (ZeroDivisionError, "it divides by zero"),
     (JSONDecodeError, "a text is not JSON"),

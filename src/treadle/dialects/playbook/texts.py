@@ -87,11 +87,11 @@ def _asked_for(value: Undefined) -> None:
         tally.asking.meets(value.name)
 
 
-def _key(key: Any) -> str:
+def _key(key: object) -> str:
     return key if type(key) is str else text_of(key)
 
 
-def no_value(value: Any) -> Exception:
+def no_value(value: object) -> Exception:
     kind = type(value).__name__
     if is_first():
         return TypeError(f"{kind} is not a value")
@@ -124,10 +124,10 @@ def text_of(value: Any) -> str:
     if isinstance(value, str):
         return str.__str__(value)
     made = bounded(value, load=True)
-    return str(purse().made(str(made)))
+    return purse().made(str(made))
 
 
-def truth_of(value: Any) -> bool:
+def truth_of(value: object) -> bool:
     """Whether a condition holds. A method or function is no condition: it would always hold."""
     if not is_first() and callable(value) and not isinstance(value, Undefined):
         raise no_value(value)
