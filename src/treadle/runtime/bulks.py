@@ -8,7 +8,7 @@ that it changes nothing the second time is up to the action (`host/bulk.py`).
 
 from __future__ import annotations
 
-from typing import Final, Literal
+from typing import Final, Literal, TypedDict
 
 import msgspec
 
@@ -31,6 +31,31 @@ KEPT_NS: Final = 30 * 86_400 * 10**9
 
 Action = Literal["retry", "cancel", "signal", "delete"]
 BulkStatus = Literal["running", "completed", "cancelled"]
+
+
+class BulkDocument(TypedDict):
+    """A job as people see it."""
+
+    id: str
+    action: Action
+    status: BulkStatus
+    matched: int
+    done: int
+    failed: int
+    errors: list[dict[str, Value]]
+    by: str
+    at: str
+
+
+class BulkChunk(TypedDict):
+    """What whoever goes on with a job is to do next."""
+
+    id: str
+    action: Action
+    arguments: dict[str, Value]
+    by: str
+    nth: int
+    ids: list[str]
 
 
 class BulkRow(msgspec.Struct, kw_only=True, omit_defaults=True):
@@ -61,7 +86,7 @@ class BulkRow(msgspec.Struct, kw_only=True, omit_defaults=True):
     def chunks(self) -> int:
         return -(-self.matched // CHUNK)
 
-    def shown(self) -> dict[str, Value]:
+    def shown(self) -> BulkDocument:
         return {
             "id": self.id,
             "action": self.action,
@@ -88,7 +113,7 @@ def all_of(reads: Reads) -> list[BulkRow]:
     return sorted(found, key=lambda row: (row.at_ns, row.id), reverse=True)
 
 
-def perform(desk: Desk, body: dict[str, Value]) -> object:
+def perform(desk: Desk, body: dict[str, Value]) -> BulkDocument | BulkChunk | bool | None:
     """One operation on jobs, as data. Raises a TreadleError that changes nothing."""
     desk.belongs("")
     match body["op"]:
@@ -108,7 +133,7 @@ def perform(desk: Desk, body: dict[str, Value]) -> object:
     raise Unsupported(f"{body['op']!r:.40} is not an operation on bulk jobs")
 
 
-def _accept(desk: Desk, body: dict[str, Value]) -> dict[str, Value]:
+def _accept(desk: Desk, body: dict[str, Value]) -> BulkDocument:
     ids = [str(id) for id in body["ids"]]
     row = BulkRow(
         id=str(body["id"]),
@@ -127,7 +152,7 @@ def _accept(desk: Desk, body: dict[str, Value]) -> dict[str, Value]:
     return row.shown()
 
 
-def _take(desk: Desk, holder: str) -> dict[str, Value] | None:
+def _take(desk: Desk, holder: str) -> BulkChunk | None:
     """The next chunk of the oldest job that nobody else is at; None if there is none."""
     now = desk.clock.now_ns()
     for row in reversed(all_of(desk.store)):

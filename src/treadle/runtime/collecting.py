@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Awaitable, Iterator, Sequence
-from typing import Final, NamedTuple, Protocol
+from typing import Final, NamedTuple, Protocol, TypedDict
 
 from treadle.kernel.errors import TreadleError, Unsupported, ValueRefused
 from treadle.kernel.model import TERMINAL, is_reference
@@ -43,6 +43,13 @@ class Past(NamedTuple):
     seq: int
 
 
+class PastWhen(TypedDict):
+    """Which runs are collected: those past their date at an instant (None: now), of all or of those operators spoke of."""
+
+    now_ns: int | None
+    ruled: bool
+
+
 class PutsAway(Protocol):
     """An archive: the numbers of those of the runs that are durable there when this returns."""
 
@@ -69,7 +76,7 @@ async def collect(
     operator said so. Whoever asked is kept among the diagnostics."""
     if not isinstance(now_ns, int | None):
         raise ValueRefused("now_ns is a whole number of nanoseconds since 1970")
-    which = {"now_ns": now_ns, "ruled": ruled}
+    which: PastWhen = {"now_ns": now_ns, "ruled": ruled}
     if dry_run:
         return await _preview(operate, homes, which)
     removed = 0
@@ -89,7 +96,7 @@ async def collect(
     return done if archive is None else {**done, "archived": removed}
 
 
-async def _preview(operate: Operating, homes: Sequence[str], which: dict[str, Value]) -> dict[str, Value]:
+async def _preview(operate: Operating, homes: Sequence[str], which: PastWhen) -> dict[str, Value]:
     found: Counter[tuple[str, str]] = Counter()
     for home in homes:
         for workflow, status, count in await operate(COLLECT, {"step": "count", **which}, home=home):
@@ -100,9 +107,7 @@ async def _preview(operate: Operating, homes: Sequence[str], which: dict[str, Va
     return {"runs": found.total(), "blobs": 0, "workflows": workflows}
 
 
-async def _remove_past(
-    operate: Operating, home: str, which: dict[str, Value], archive: PutsAway | None
-) -> int:
+async def _remove_past(operate: Operating, home: str, which: PastWhen, archive: PutsAway | None) -> int:
     """All runs of one home that are past their date."""
     removed, count = 0, COLLECT_PER_COMMIT
     while count >= COLLECT_PER_COMMIT:

@@ -90,7 +90,7 @@ def family_of(value: dict[str, Value]) -> DefinitionFamily:
     return DefinitionFamily([DefinitionRow(**row) for row in value["rows"]], value.get("pins") or {})
 
 
-def learn(desk: Desk, value: dict[str, Value]) -> dict[str, Value]:
+def learn(desk: Desk, value: dict[str, Value]) -> dict[str, str]:
     """Writes definitions that another process compiled; they claim no name and no version."""
     family = family_of(value if "rows" in value else {"rows": [value]})
     family.write(desk.batch, desk.clock.now_ns())

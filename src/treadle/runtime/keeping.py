@@ -38,7 +38,7 @@ def fork(
     definition: DefinitionRow | None,
     new_id: str,
     by: str | None = None,
-) -> dict[str, Value]:
+) -> dict[str, str]:
     """A new run from a run's state at a record; its open work is reissued under ids of its own."""
     row = row_of(desk.store, id)
     if isinstance(desk.registry.load(row.definition).machine, CellMachine):
@@ -95,7 +95,7 @@ def fork_asked(
     return {"id": id, "at": at, "definition": row, "new_id": new_id, "by": by}
 
 
-def perform_fork(desk: Desk, asked: dict[str, Value]) -> dict[str, Value]:
+def perform_fork(desk: Desk, asked: dict[str, Value]) -> dict[str, str]:
     row = None if asked["definition"] is None else DefinitionRow(**asked["definition"])
     return fork(desk, asked["id"], at=asked["at"], definition=row, new_id=asked["new_id"], by=asked["by"])
 
@@ -129,7 +129,7 @@ def _version(row: RunRow, reads: Reads) -> int:
     return max([last, *(seq for seq, _, _ in reads.open_ids(row.no, after_seq=last))])
 
 
-def perform_remove(desk: Desk, asked: dict[str, Value]) -> dict[str, Value]:
+def perform_remove(desk: Desk, asked: dict[str, Value]) -> dict[str, str | bool]:
     """Removes one run that has ended, whatever its retention says."""
     row = row_of(desk.store, str(asked["id"]))
     _check_ended(row)
