@@ -78,8 +78,8 @@ def snapshot(run: RunState) -> bytes:
             "last_ns": run.last_ns,
             "ended_ns": run.ended_ns,
             "open": [_open_value(intent) for intent in run.open.values()],
-            "signals": run.signals,
-            "more": run.more,
+            "signals": list(run.signals),
+            "more": list(run.more),
             "retries": run.retries,
             "intents": run.intents,
             # Only where there is something to say: other snapshots are as they always were.
@@ -101,6 +101,7 @@ def restore(body: bytes) -> RunState:
     if value.pop("v") != SNAPSHOT_VERSION:
         raise JournalCorrupt("a snapshot of an unknown version")
     value["open"] = {i["id"]: OpenIntent(**i) for i in value["open"]}
+    value["signals"], value["more"] = tuple(value["signals"]), tuple(value["more"])
     return RunState(**value, snapshot_bytes=len(body))
 
 

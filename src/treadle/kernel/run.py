@@ -118,7 +118,7 @@ def advance(
         case Started():
             _begin(run, event, at_ns)
         case Continue():
-            run.more.pop(0)
+            run.more = run.more[1:]
         case Frame():
             run.open[event.intent].frame = event.seq
     if intent is not None:
@@ -193,7 +193,7 @@ def fault(run: RunState, event: Event, error: dict[str, Any], *, at_ns: int) -> 
     if intent is not None:
         close_intent(run, intent)
     if isinstance(event, Continue):
-        run.more.pop(0)
+        run.more = run.more[1:]
     if isinstance(event, Started):
         _begin(run, event, max(at_ns, run.last_ns))
     run.held = None
@@ -252,7 +252,7 @@ def _buffer(run: RunState, event: Signal, at_ns: int, limits: Limits) -> Step:
         raise LimitExceeded(
             f"{SIGNALS_BUFFERED_MAX} signals wait in {run.id} already; it consumes none of them"
         )
-    run.signals.append(event_value(event))
+    run.signals += (event_value(event),)
     decision = Decision(state=run.state, status=run.status, result=run.result, error=run.error)
     decision.events = [{"type": "signal.received", "name": event.name, "buffered": True}]
     kept = event_value(event)
@@ -266,7 +266,7 @@ def _unbuffer(run: RunState, name: str, receipt: Receipt) -> None:
         return
     for index, signal in enumerate(run.signals):
         if signal["name"] == name:
-            del run.signals[index]
+            run.signals = run.signals[:index] + run.signals[index + 1 :]
             return
 
 
@@ -327,10 +327,10 @@ def admit(
     elif (type(event) is Apply or type(event) is Retry) and event.definition is not None:
         run.move(event.definition)
     if decision.more is not None:
-        run.more.append(decision.more)
+        run.more += (decision.more,)
     leaves, run.placed = run.placed and over, run.placed and not over
     if over and final and (run.more or run.signals):
-        run.more, run.signals = [], []
+        run.more = run.signals = ()
     return Step(
         seq=seq,
         kind=kind,
@@ -393,7 +393,7 @@ def _identify(
     if intent.kind == "signal" and not isinstance(intent.params.get("name"), str):
         raise DecisionRefused("a signal intent needs params.name")
     return OpenIntent(
-        id=intent_id(run.identity, intent, seq, index),
+        id=intent_id(run.identity or run.identify(), intent, seq, index),
         kind=intent.kind,
         params=intent.params,
         ref=intent.ref,

@@ -40,8 +40,9 @@ class RunState(msgspec.Struct, kw_only=True, gc=False):
     last_ns: int = 0
     ended_ns: int | None = None
     open: dict[str, OpenIntent] = msgspec.field(default_factory=dict)
-    signals: list[dict[str, Any]] = msgspec.field(default_factory=list)
-    more: list[Value] = msgspec.field(default_factory=list)
+    # Hardly any run has some, and thousands are in memory: replaced, never changed, so that those share one that is empty.
+    signals: tuple[dict[str, Any], ...] = ()
+    more: tuple[Value, ...] = ()
     retries: int = 0
     intents: int = 0
     # Whether it is in the line of a workflow that is limited; what it does once it has its place.
@@ -51,19 +52,24 @@ class RunState(msgspec.Struct, kw_only=True, gc=False):
     tail_bytes: int = 0
     tail_records: int = 0
     snapshot_bytes: int = 0
+    # What the ids of its intents are made of, once it has opened one.
     identity: bytes = b""
     # How many of the open intents somebody performs: asked with every step, and there may be thousands open.
     performed: int = 0
 
     def __post_init__(self) -> None:
-        self.identity = encode([self.id, self.definition, self.key])
+        self.identity = b""
         opened = self.open  # a copy may have others open than the run it is of
         self.performed = sum(i.kind not in ENGINE_KINDS for i in opened.values()) if opened else 0
 
     def move(self, definition: str) -> None:
         """Pins the run to another definition; intents opened from now on are identified by it."""
         self.definition = definition
+        self.identity = b""
+
+    def identify(self) -> bytes:
         self.identity = encode([self.id, self.definition, self.key])
+        return self.identity
 
     @property
     def shown(self) -> str:

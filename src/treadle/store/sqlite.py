@@ -41,7 +41,7 @@ APPLICATION_ID: Final = 0x54524541  # "TREA", so that a foreign database is neve
 _WAL_BYTES_MAX: Final = 64 * 1024 * 1024
 # SQLite needs about this much to begin with: its notes beside the file, a page of the log.
 _ROOM_BYTES_MIN: Final = 64 * 1024
-_CACHE_KB: Final = 32 * 1024
+_CACHE_KB: Final = 24 * 1024
 # There are several readers, and each has a cache of its own.
 _READ_CACHE_KB: Final = 8 * 1024
 # Pages that are given back by one commit; and from how many on a file of an earlier version is written anew.

@@ -414,7 +414,7 @@ def test_signals_that_come_early_are_kept_first_in_first_out_by_name() -> None:
     assert len(driver.run.signals) == 4
     driver.signal("wait", 0)
     assert driver.run.result == [0, 1, 3, 2]
-    assert driver.run.signals == [], "a run that ended keeps none"
+    assert driver.run.signals == (), "a run that ended keeps none"
     driver.assert_replays()
 
 
@@ -429,7 +429,7 @@ def test_a_buffered_signal_does_not_change_what_the_run_is() -> None:
 
 def test_the_buffer_is_bounded() -> None:
     driver = drive(collector("never"))
-    driver.run.signals = [{"name": "x"}] * SIGNALS_BUFFERED_MAX
+    driver.run.signals = ({"name": "x"},) * SIGNALS_BUFFERED_MAX
     with pytest.raises(LimitExceeded):
         driver.signal("x")
 
