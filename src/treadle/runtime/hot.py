@@ -11,6 +11,7 @@ import logging
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Sequence
 from itertools import islice
+from typing import Final
 
 import msgspec
 from msgspec.structs import replace
@@ -29,6 +30,9 @@ from .registry import Registry
 from .shards import Held
 
 log = logging.getLogger("treadle.core")
+
+# Python makes another empty one each time, of two hundred bytes; thousands of runs are in memory.
+_NONE: Final[frozenset[str]] = frozenset()
 
 
 class Expected(msgspec.Struct):
@@ -49,7 +53,7 @@ class Hot(msgspec.Struct, gc=False):
     definition: object
     row: RunRow
     # Hardly any run has some, and thousands are in memory: replaced, never changed, so that those share one that is empty.
-    checkpoints: frozenset[str] = frozenset()
+    checkpoints: frozenset[str] = _NONE
     shard: int = 0
     batch: int = 0
     # The record with which it ended, once that is durable; 0 as soon as it may go on.
@@ -248,8 +252,8 @@ class HotRuns:
         loaded = self._registry.load(state.definition)
         saved = cold.checkpoints
         if saved is None:
-            saved = frozenset(self._reads.checkpoints(row.no)) if state.open else frozenset()
-        hot = Hot(state, row.no, cold.event_no, loaded.machine, loaded.definition, row, saved)
+            saved = frozenset(self._reads.checkpoints(row.no)) if state.open else _NONE
+        hot = Hot(state, row.no, cold.event_no, loaded.machine, loaded.definition, row, saved or _NONE)
         if not self._held.several or self._held.holds(id):
             self.add(hot)
         else:

@@ -14,6 +14,7 @@ import inspect
 import logging
 import threading
 from collections.abc import Awaitable, Callable, Mapping
+from functools import partial
 from queue import Empty, SimpleQueue
 from typing import Any, Final, TypeVar
 
@@ -76,10 +77,10 @@ class FunctionTool:
             if not self.sync:
                 return await self._awaited(config, call, limit_s)
             if in_a_loop():
-                return await aside(lambda: self.invoke(config, call), limit_s, self.kind)
+                return await aside(partial(self.invoke, config, call), limit_s, self.kind)
             if limit_s is None:
                 return self.invoke(config, call)
-            return bounded(lambda: self.invoke(config, call), limit_s, self.kind)
+            return bounded(partial(self.invoke, config, call), limit_s, self.kind)
         except GivenUp as error:
             return error.outcome()
 
@@ -87,7 +88,7 @@ class FunctionTool:
         try:
             work = self.function(**self.arguments(config, call))
             value = await (work if limit_s is None else _in_time(work, limit_s, self.kind))
-            return await off_the_loop(value, lambda: self._outcome(value), self.kind)
+            return await off_the_loop(value, partial(self._outcome, value), self.kind)
         except GivenUp:
             raise
         except BaseException as error:  # `sys.exit()` in a function ends its task, not the loop

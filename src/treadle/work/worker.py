@@ -123,7 +123,7 @@ class Worker:
         # Work that was revoked and came again before its task had ended.
         self._after: dict[str, Work] = {}
         # What is being made, and jobs wait for together.
-        self._making: dict[str, asyncio.Task[Any]] = {}
+        self._making: dict[str, tuple[asyncio.Task[Any], asyncio.Event]] = {}
         self._begun: dict[str, float] = {}
         self._ended = 0
         self._watching: asyncio.TimerHandle | None = None
@@ -340,12 +340,23 @@ class Worker:
         assert self._loop is not None
         if asyncio.get_running_loop() is not self._loop:  # a part of a job, on a loop of its own
             return await asyncio.to_thread(make, name)
-        found: asyncio.Task[T] | None = self._making.get(name)
-        if found is None:
-            found = self._loop.create_task(asyncio.to_thread(make, name))
-            found.add_done_callback(lambda _: self._making.pop(name, None))
-            self._making[name] = found
-        return await asyncio.shield(found)
+        task: asyncio.Task[T]
+        task, made = self._making.get(name) or self._make(name, make)
+        # A shield would be a dozen objects for each of them.
+        await made.wait()
+        return task.result()
+
+    def _make(self, name: str, make: Callable[[str], T]) -> tuple[asyncio.Task[T], asyncio.Event]:
+        assert self._loop is not None
+        task, made = self._loop.create_task(asyncio.to_thread(make, name)), asyncio.Event()
+
+        def end(_: asyncio.Task[T]) -> None:
+            del self._making[name]
+            made.set()
+
+        task.add_done_callback(end)
+        self._making[name] = (task, made)
+        return task, made
 
     def _free(self, intent: str) -> None:
         del self._tasks[intent], self._begun[intent]

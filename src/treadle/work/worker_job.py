@@ -80,6 +80,8 @@ class WorkerJob:
 
     # What a coroutine has said and is not sent yet, in order; and who sends it in time.
     _said: tuple[list[Progress], asyncio.TimerHandle] | None = None
+    # The payloads that are in the store: few jobs have some.
+    _durable: frozenset[str] = frozenset()
 
     def __init__(self, worker: Worker, work: Work, *, threaded: bool) -> None:
         self._worker = worker
@@ -89,7 +91,6 @@ class WorkerJob:
         self._loop = None if threaded else asyncio.get_running_loop()
         self._frames = 0
         self._blobs: dict[str, bytes] = {}
-        self._durable: set[str] = set()
         self.worker = worker.name
         self.run = work.run
         self.workflow = work.workflow
@@ -170,7 +171,7 @@ class WorkerJob:
             done.result()
         else:
             await asyncio.wrap_future(done)
-        self._durable.update(blobs)
+        self._durable = self._durable.union(blobs)
 
     def _unsaved(self) -> dict[str, bytes]:
         """The payloads that are not in the store yet: each goes there once, however many checkpoints follow."""
@@ -179,7 +180,7 @@ class WorkerJob:
     def _noting(self, blobs: dict[str, bytes]) -> Callable[[Any, TreadleError | None], None]:
         def ack(value: Any, error: TreadleError | None) -> None:
             if error is None:
-                self._durable.update(blobs)
+                self._durable = self._durable.union(blobs)
 
         return ack
 

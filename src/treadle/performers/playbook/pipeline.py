@@ -116,9 +116,8 @@ class StepRun:
         lookout: Lookout | None = None,
     ) -> None:
         self.file_of = file_of
-        # Who sees to it that a task which takes long is shown, and whether one is under way; who shows it.
+        # Who sees to it that a task which takes long is shown; who shows it.
         self.lookout = lookout
-        self._outside = False
         self._showing: asyncio.Task[None] | None = None
         # What is told of a step that is plain (`Step.is_plain`), once it is done.
         self.told = told
@@ -264,17 +263,10 @@ class StepRun:
     async def _plainly(self, told: list[dict[str, Any]]) -> dict[str, Any] | Done | None:
         """A plain step without a pipeline around its task. If that is done, so is the step. Whatever else came of it is
         for a pipeline; so is all of it (None) where its tool is not a function, or its fields cannot be rendered."""
-        step, params = self.step, self.params
-        (task,) = step.tasks
-        scope = scope_of(step, params, params.get("ctx") or {}, params.get("iter") or {}, run=self.job.run)
-        scope.names["_task"], scope.names["_attempt"] = task.view, 1
-        try:
-            config = {"name": task.name, "kind": task.kind, **config_of(step, task, scope)}
-            tool = self.tools.get(task.kind, config)
-        except (PayloadNeeded, ExpressionError, UnknownTool):
+        (task,) = self.step.tasks
+        if (given := self._given(task)) is None:
             return None
-        if not isinstance(tool, FunctionTool) or tool.takes_call:
-            return None
+        tool, config = given
         started = time.monotonic()
         outcome, armed = await (self._called if tool.sync else self._awaited)(tool, config, _NO_CALL)
         result = outcome.result
@@ -283,9 +275,21 @@ class StepRun:
         if not is_done or self.saving.pipe is not None or not self._stays(result, task):
             return await self._judged(task, 1, outcome, started, armed=armed)
         value = {"status": "ok"} if result is None else {"result": result, "status": "ok"}
-        if (iteration := params.get("iteration")) is not None:
+        if (iteration := self.params.get("iteration")) is not None:
             told = [{**event, "iteration": iteration} for event in told]
         return Done(value=value, events=told, is_canonical=self._is_canonical(result))
+
+    def _given(self, task: Task) -> tuple[FunctionTool, dict[str, Any]] | None:
+        """Apart from the call, which may take long: the names that the task's templates see need not live as long."""
+        step, params = self.step, self.params
+        scope = scope_of(step, params, params.get("ctx") or {}, params.get("iter") or {}, run=self.job.run)
+        scope.names["_task"], scope.names["_attempt"] = task.view, 1
+        try:
+            config = {"name": task.name, "kind": task.kind, **config_of(step, task, scope)}
+            tool = self.tools.get(task.kind, config)
+        except (PayloadNeeded, ExpressionError, UnknownTool):
+            return None
+        return (tool, config) if isinstance(tool, FunctionTool) and not tool.takes_call else None
 
     async def _call(self, pipe: Pipeline, action: Perform, config: dict[str, Any]) -> dict[str, Any]:
         task = action.task
@@ -307,21 +311,20 @@ class StepRun:
 
     async def _awaited(self, tool: Tool, config: dict[str, Any], call: ToolCall) -> tuple[Outcome, bool]:
         """What a tool gives that goes outside, which may take long."""
-        if self.lookout is not None and in_a_loop():
-            self.lookout.heed(self)
-        self._outside = True
+        if self.lookout is None or not in_a_loop():
+            return await self._called(tool, config, call)
+        heeded = self.lookout.heed(self)
         try:
             found = await self._called(tool, config, call)
         finally:
-            self._outside = False
+            heeded.overdue = None
         if self._showing is not None:
             await self._showing
             self._showing = None
         return found
 
     def show(self) -> None:
-        if self._outside:
-            self._showing = asyncio.create_task(self._show())
+        self._showing = asyncio.create_task(self._show())
 
     async def _show(self) -> None:
         if (pipe := self.saving.pipe) is None:

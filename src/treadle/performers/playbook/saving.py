@@ -7,6 +7,8 @@ import time
 from collections import deque
 from typing import Any, Final, Protocol
 
+import msgspec
+
 from treadle.dialects.playbook.pipeline import Pipeline
 from treadle.kernel.values import Value, decode_trusted, encode
 from treadle.work.job import Job
@@ -79,8 +81,15 @@ class Saving:
 
 class Overdue(Protocol):
     def show(self) -> None:
-        """Tells that it began, unless it has ended."""
+        """Tells that it began."""
         ...
+
+
+class Heeded(msgspec.Struct, gc=False):
+    """One who began something; None once that has ended, so that thousands of them are not kept until their time."""
+
+    at_s: float
+    overdue: Overdue | None
 
 
 class Lookout:
@@ -88,22 +97,25 @@ class Lookout:
 
     def __init__(self) -> None:
         # When it is their time, in this order.
-        self._waiting: deque[tuple[float, Overdue]] = deque()
+        self._waiting: deque[Heeded] = deque()
         self._loop: asyncio.AbstractEventLoop | None = None
 
-    def heed(self, overdue: Overdue) -> None:
+    def heed(self, overdue: Overdue) -> Heeded:
         loop = asyncio.get_running_loop()
         if loop is not self._loop:  # an engine may be opened again, on another one
             self._waiting.clear()
-        self._waiting.append((loop.time() + SHOW_S, overdue))
+        heeded = Heeded(loop.time() + SHOW_S, overdue)
+        self._waiting.append(heeded)
         if len(self._waiting) == 1:
             self._loop = loop
             loop.call_later(SHOW_S, self._look)
+        return heeded
 
     def _look(self) -> None:
         assert self._loop is not None
         now = self._loop.time()
-        while self._waiting and self._waiting[0][0] <= now:
-            self._waiting.popleft()[1].show()
+        while self._waiting and self._waiting[0].at_s <= now:
+            if (overdue := self._waiting.popleft().overdue) is not None:
+                overdue.show()
         if self._waiting:
-            self._loop.call_at(self._waiting[0][0], self._look)
+            self._loop.call_at(self._waiting[0].at_s, self._look)
