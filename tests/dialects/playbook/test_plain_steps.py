@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -12,6 +13,7 @@ import pytest
 from treadle import Engine
 from treadle.kernel.model import make_reference
 from treadle.kernel.values import digest, to_value
+from treadle.performers.playbook.pipeline import StepRun
 from treadle.tools.functions import FunctionTool
 from treadle.work.job import Done
 
@@ -148,3 +150,20 @@ async def test_a_task_that_takes_long_is_seen_to_have_begun(tmp_path: Path) -> N
     of_a = [event["type"] for event in told if event.get("step") == "a"]
     assert of_a[1:5] == ["step.started", "task.started", "task.done", "step.done"]
     assert [event["type"] for event in told].count("task.started") == 3
+
+
+async def test_a_step_run_is_let_go_when_it_ends(tmp_path: Path) -> None:
+    """Thousands of short ones may come until it is seen which of them take long."""
+    (tmp_path / "short.yaml").write_text(
+        "metadata: {name: short}\nworkflow: [{step: a, tool: {kind: short}}]\n"
+    )
+    async with Engine(f"sqlite:///{tmp_path}/t.db") as engine:
+
+        @engine.tool("short")
+        async def short() -> int:
+            return 1
+
+        engine.deploy(tmp_path / "short.yaml")
+        for _ in range(3):
+            assert await (await engine.start("short")).result() == 1
+        assert not [found for found in gc.get_objects() if isinstance(found, StepRun)]
