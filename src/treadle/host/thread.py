@@ -335,6 +335,8 @@ class CoreThread(threading.Thread):
                 self._asked.read_replies(store)
             if (now := time.monotonic()) - tried >= OWNER_POLL_MS / 1000:
                 tried = now
+                # Nobody answers in a file that is gone.
+                store.stay()
                 if self._lock.acquire():
                     self._become_owner(store)
                     return

@@ -439,6 +439,10 @@ class Store(Reads, Protocol):
         """Removes answers that were read, without owning the store."""
         ...
 
+    def stay(self) -> None:
+        """Refuses to go on with a store that was deleted, moved or replaced while it was open (`StoreGone`)."""
+        ...
+
     def changed(self) -> bool:
         """Whether another connection has written since the last call: at once or, where notices get lost,
         within half a second. A yes without a reason costs a look, no more."""

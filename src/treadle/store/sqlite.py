@@ -167,11 +167,14 @@ class SqliteDialect:
         connection.execute(f"PRAGMA cache_size=-{_READ_CACHE_KB if readonly else _CACHE_KB}")
 
     def settle(self, *, log: bool = False) -> None:
-        """Remembers where the store is, from now on; its owner also where its log is."""
-        if self.path is not None:
+        """Remembers where the store is, from now on; its owner also where its log is. The file stays the one that was opened:
+        what has its name later is another."""
+        if self.path is None:
+            return
+        if self._file is None or not log:
             self._file = str(self.path.absolute())
             self._was = _identity(self._file)
-            self._log_was = _identity(self._file + "-wal") if log else None
+        self._log_was = _identity(self._file + "-wal") if log else None
 
     def stay(self, *, log: bool = False) -> None:
         """Refuses to go on with a store that was deleted, moved or replaced while it was open. Such a file goes on taking

@@ -46,6 +46,8 @@ class SqlUpkeep(SqlReads):
         """Takes every shard, whoever holds it; the highest new epoch."""
         with self._transaction() as tx:
             taken = tx.execute("UPDATE shards SET epoch = epoch + 1 RETURNING shard, epoch").fetchall()
+        # Who was a guest here may have waited for a file that is gone, and another one is in its place by now.
+        self.stay()
         self._held = {int(shard): int(epoch) for shard, epoch in taken}
         self._dialect.settle(log=True)
         return max(self._held.values())

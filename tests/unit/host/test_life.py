@@ -8,6 +8,7 @@ import subprocess
 import sys
 import threading
 import time
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -16,6 +17,8 @@ import treadle
 from treadle import sync
 from treadle.engine import Engine
 from treadle.kernel.errors import StoreGone, TreadleError, Unsupported
+from treadle.store.open import open_sqlite
+from treadle.store.owner import OwnerLock
 from treadle.testing import assert_replays
 
 FLOW = 'metadata: {name: f, version: "1"}\nworkflow: [{step: a, tool: {kind: noop, result: 1}}]\n'
@@ -168,6 +171,19 @@ async def test_a_long_journal_and_its_events_are_read_in_pages_and_whole(tmp_pat
 # --- the store under an engine ----------------------------------------------------------------------------
 
 
+def go(path: Path, how: str) -> None:
+    """The file of a store goes while it is open."""
+    match how:
+        case "deleted":
+            path.unlink()
+        case "moved":
+            path.rename(path.with_name("moved.db"))
+        case _:
+            other = path.with_name("other.db")
+            other.write_bytes(path.read_bytes())
+            other.replace(path)
+
+
 @pytest.mark.parametrize("how", ["deleted", "moved", "replaced"])
 async def test_nothing_is_acknowledged_for_a_store_that_is_gone(tmp_path: Path, how: str) -> None:
     path = tmp_path / "t.db"
@@ -175,19 +191,50 @@ async def test_nothing_is_acknowledged_for_a_store_that_is_gone(tmp_path: Path, 
     engine.deploy(flow(tmp_path))
     async with engine:
         await (await engine.start("f")).result(DEADLINE_S)
-        match how:
-            case "deleted":
-                path.unlink()
-            case "moved":
-                path.rename(tmp_path / "moved.db")
-            case _:
-                other = tmp_path / "other.db"
-                other.write_bytes(path.read_bytes())
-                other.replace(path)
+        go(path, how)
         with pytest.raises(StoreGone):
             await engine.start("f")
         with pytest.raises(TreadleError):
             await engine.start("f")
+
+
+@pytest.mark.parametrize("how", ["deleted", "moved", "replaced"])
+async def test_a_guest_that_waits_on_a_store_that_is_gone_is_told_so(tmp_path: Path, how: str) -> None:
+    """Nobody will ever answer it there, also where somebody else has the lock."""
+    path = tmp_path / "t.db"
+    engine = Engine(f"sqlite:///{path}")
+    engine.deploy(flow(tmp_path))
+    async with engine:
+        await engine.start("f")
+    lock = OwnerLock(path)
+    assert lock.acquire()
+    async with engine:
+        asked = asyncio.ensure_future(engine.start("f", id="asked"))
+        while not _has_message(path):
+            await asyncio.sleep(0.005)
+        go(path, how)
+        with pytest.raises(StoreGone):
+            await asyncio.wait_for(asked, DEADLINE_S)
+        lock.release()
+        with pytest.raises(TreadleError):
+            await engine.start("f")
+
+
+def _has_message(path: Path) -> bool:
+    with closing(open_sqlite(path)) as store:
+        return store.inbox(1) != []
+
+
+@pytest.mark.parametrize("how", ["deleted", "moved", "replaced"])
+def test_nobody_comes_to_own_a_store_that_is_gone(tmp_path: Path, how: str) -> None:
+    path = tmp_path / "t.db"
+    with closing(open_sqlite(path)) as store:
+        go(path, how)
+        for _ in range(2):
+            with pytest.raises(StoreGone):
+                store.own()
+        with pytest.raises(StoreGone):
+            store.changed()
 
 
 @pytest.mark.parametrize("file", ["t.db", "t.db-wal"])
