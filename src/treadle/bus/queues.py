@@ -96,6 +96,9 @@ class WorkLine:
         entry = line.popleft()
         if line:
             self._runs[run] = line
+            if not entry.waits:
+                # What is gone takes no turn.
+                self._runs.move_to_end(run, last=False)
         return entry
 
 

@@ -112,6 +112,9 @@ class Publication:
             self._registry.committed(staged.batch.definitions, staged.batch.versions)
         if staged.revoked:
             self._port.revoke(staged.revoked)
+            # What was opened, or found open, by this very commit is not begun: nobody would revoke it.
+            revoked = {*staged.revoked}
+            staged.dispatched = [work for work in staged.dispatched if work.intent.id not in revoked]
         if staged.news:
             # Before the work: an observer hears of a call before it is made.
             self._port.publish_news(list(staged.news.values()))

@@ -166,6 +166,15 @@ class SqliteDialect:
         connection.execute("PRAGMA mmap_size=0")
         connection.execute(f"PRAGMA cache_size=-{_READ_CACHE_KB if readonly else _CACHE_KB}")
 
+    @staticmethod
+    def identity(file: str) -> Identity | None:
+        """Which file has this name; None: none has."""
+        try:
+            found = os.stat(file)
+        except (FileNotFoundError, NotADirectoryError):
+            return None
+        return found.st_dev, found.st_ino
+
     def settle(self, *, log: bool = False) -> None:
         """Remembers where the store is, from now on; its owner also where its log is. The file stays the one that was opened:
         what has its name later is another."""
@@ -173,8 +182,8 @@ class SqliteDialect:
             return
         if self._file is None or not log:
             self._file = str(self.path.absolute())
-            self._was = _identity(self._file)
-        self._log_was = _identity(self._file + "-wal") if log else None
+            self._was = self.identity(self._file)
+        self._log_was = self.identity(self._file + "-wal") if log else None
 
     def stay(self, *, log: bool = False) -> None:
         """Refuses to go on with a store that was deleted, moved or replaced while it was open. Such a file goes on taking
@@ -182,19 +191,15 @@ class SqliteDialect:
         second that of its log, too. A call of `stat` is little beside a commit that waits for the disk."""
         if self._file is None:
             return
-        try:
-            found = os.stat(self._file)
-            stays = (found.st_dev, found.st_ino) == self._was
-        except (FileNotFoundError, NotADirectoryError):
-            stays = False
-        if not stays or (log and not self._has_log()):
+        found = self.identity(self._file)
+        if found is None or found != self._was or (log and not self._has_log()):
             raise StoreGone(
                 f"the store {self.path} was deleted, moved or replaced while it was open; what was done since then "
                 "is not in it. Put it back or restore it, then start again"
             )
 
     def _has_log(self) -> bool:
-        return self._log_was is None or _identity(f"{self._file}-wal") == self._log_was
+        return self._log_was is None or self.identity(f"{self._file}-wal") == self._log_was
 
     def close(self, connection: sqlite3.Connection) -> None:
         if self._committer is not None:
@@ -439,14 +444,6 @@ def _give_room_back_in_steps(connection: sqlite3.Connection) -> None:
     connection.execute("BEGIN")
     connection.execute("PRAGMA auto_vacuum=INCREMENTAL")
     connection.execute("ROLLBACK")
-
-
-def _identity(file: str) -> Identity | None:
-    try:
-        found = os.stat(file)
-    except (FileNotFoundError, NotADirectoryError):
-        return None
-    return found.st_dev, found.st_ino
 
 
 def _leave_open(connection: Any) -> None:

@@ -210,8 +210,7 @@ async def test_a_guest_that_waits_on_a_store_that_is_gone_is_told_so(tmp_path: P
     assert lock.acquire()
     async with engine:
         asked = asyncio.ensure_future(engine.start("f", id="asked"))
-        while not _has_message(path):
-            await asyncio.sleep(0.005)
+        await asyncio.to_thread(_wait_for_message, path)
         go(path, how)
         with pytest.raises(StoreGone):
             await asyncio.wait_for(asked, DEADLINE_S)
@@ -220,9 +219,12 @@ async def test_a_guest_that_waits_on_a_store_that_is_gone_is_told_so(tmp_path: P
             await engine.start("f")
 
 
-def _has_message(path: Path) -> bool:
+def _wait_for_message(path: Path) -> None:
+    until = time.monotonic() + DEADLINE_S
     with closing(open_sqlite(path)) as store:
-        return store.inbox(1) != []
+        while store.inbox(1) == []:
+            assert time.monotonic() < until, "nothing was asked"
+            time.sleep(0.005)
 
 
 @pytest.mark.parametrize("how", ["deleted", "moved", "replaced"])

@@ -585,6 +585,16 @@ def test_cancel_cascades_to_children() -> None:
     assert bench.revoked == [bench.works[0].intent.id]
 
 
+def test_work_that_is_cancelled_by_the_commit_that_opens_it_is_never_begun() -> None:
+    """It was handed out after it had been revoked, and nobody revoked it again."""
+    bench = Bench()
+    bench.start("r", [work()])
+    bench.core.submit(bench.item("r", Cancel()))
+    bench.settle()
+    assert bench.status("r") == "cancelled"
+    assert (len(bench.store.batches), bench.works) == (1, [])
+
+
 # --- damage ----------------------------------------------------------------------------------------------------------
 
 

@@ -97,6 +97,13 @@ def test_revoked_work_leaves_no_trace_in_a_queue_that_nobody_takes_from() -> Non
     assert sum(len(queue.entries) for queue in bus._queues.values()) < 1_100
 
 
+def test_what_is_gone_takes_no_turn_from_its_run() -> None:
+    bus, _ = make()
+    bus.offer([work(f"{run}{number}", run=run) for run in "ab" for number in range(4)])
+    bus.revoke(["a0", "a1", "a2"])
+    assert names(bus.take_here("lane", 3)) == ["a3", "b0", "b1"]
+
+
 def test_a_pool_is_recorded_only_where_one_is_asked_for() -> None:
     assert "pool" not in OpenIntent(id="i", kind="call", params={}).to_value()
     assert OpenIntent(id="i", kind="call", params={}, pool="gpu").to_value()["pool"] == "gpu"

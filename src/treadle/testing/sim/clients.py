@@ -21,8 +21,9 @@ from treadle.store.protocol import GUEST, Message
 from treadle.store.sql import SqlStore
 
 from .disk import Died, SimDialect
-from .process import MS, SimProcess
+from .process import SimProcess
 from .turns import Waiter
+from .weather import MS
 from .workload import Action, Deploying, Fork, Forking, Passing
 
 if TYPE_CHECKING:

@@ -3,17 +3,22 @@
 The database is one real SQLite in memory, so the store's own SQL runs. After every acknowledged
 commit its serialized image is what a power loss leaves. A commit that dies is torn the only two ways
 a journaled database can be: the image before it, or the image after it, with nobody told.
+
+The file can be replaced by a copy of itself while processes have it open: they go on with what they opened, which nobody
+will ever read again. Large payloads are files beside it, in some worlds.
 """
 
 from __future__ import annotations
 
 import sqlite3
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
 from random import Random
 from typing import Any
 
+from treadle.kernel.errors import BlobMissing, StoreFull
 from treadle.store.commits import Transaction
-from treadle.store.sqlite import SqliteDialect
+from treadle.store.sqlite import Identity, SqliteDialect
 
 from .faults import Faults
 
@@ -39,7 +44,11 @@ class Disk:
         self.full = False
         # The disk's own clock, for leases.
         self.clock: Callable[[], int] = lambda: 0
+        # The file that has the store's name, which number it is of those that had it, and those that had it before.
         self.live = self._open(b"")
+        self.number = 0
+        self._gone: list[sqlite3.Connection] = []
+        self.payloads: dict[str, bytes] = {}
         self.image = b""
         self.commits = 0
         # Whether its power may be lost at all; where it is not, nobody asks for the image.
@@ -56,7 +65,14 @@ class Disk:
         return live
 
     def close(self) -> None:
-        self.live.close()
+        for file in (*self._gone, self.live):
+            file.close()
+
+    def replace(self) -> None:
+        """A copy takes the file's place."""
+        self._gone.append(self.live)
+        self.live = self._open(self.live.serialize())
+        self.number += 1
 
     def lose_power(self) -> None:
         self.live.close()
@@ -66,9 +82,11 @@ class Disk:
         if self.live.in_transaction:
             self.live.execute("ROLLBACK")
 
-    def commit(self, claims: Mapping[int, int]) -> None:
+    def commit(self, file: sqlite3.Connection, claims: Mapping[int, int]) -> None:
         """`claims` are the shards for which it is made, at the epochs at which they are held."""
-        self.live.execute("COMMIT")
+        file.execute("COMMIT")
+        if file is not self.live:
+            return
         self.commits += 1
         if self.loses_power and not (self.lies and self._rng.random() < 0.5):
             self.image = self.live.serialize()
@@ -78,9 +96,9 @@ class Disk:
         """For how many events of the next commit a commit may take."""
         return self._rng.choice((0, 1, 2, 1_000))
 
-    def check_sync(self) -> None:
+    def check_sync(self, file: sqlite3.Connection) -> None:
         if self._rng.random() < self.faults.commit_fails:
-            self.live.execute("ROLLBACK")
+            file.execute("ROLLBACK")
             raise _failure("SQLITE_IOERR_FSYNC", "disk I/O error (simulated)")
 
     def check_read(self) -> None:
@@ -103,8 +121,9 @@ class Disk:
 class SimConnection:
     """One process's connection: the same calls as sqlite3's, each a point where it may die."""
 
-    def __init__(self, disk: Disk, point: Callable[[], None] | None) -> None:
+    def __init__(self, disk: Disk, point: Callable[[], None] | None, *, follows: bool) -> None:
         self._disk = disk
+        self._opened = None if follows else disk.live
         self._point = point or _steady
         self._faulty = point is not None
         self.own_commits = 0
@@ -112,20 +131,28 @@ class SimConnection:
         self.claims: Mapping[int, int] = {}
 
     @property
+    def file(self) -> sqlite3.Connection:
+        return self._opened or self._disk.live
+
+    @property
     def in_transaction(self) -> bool:
-        return self._disk.live.in_transaction
+        return self.file.in_transaction
+
+    def drop_transaction(self) -> None:
+        if self.in_transaction:
+            self.file.execute("ROLLBACK")
 
     def execute(self, sql: str, parameters: Sequence[Any] = ()) -> Any:
         if sql == "ROLLBACK":
-            return self._disk.live.execute(sql)
+            return self.file.execute(sql)
         if sql.startswith("INSERT") and not self.in_transaction:
             return self._alone(sql, parameters)
         self._point()
         if not self._faulty:
-            return self._commit() if sql == "COMMIT" else self._disk.live.execute(sql, parameters)
+            return self._commit() if sql == "COMMIT" else self.file.execute(sql, parameters)
         if sql == "COMMIT":
             self._disk.check_write()
-            self._disk.check_sync()
+            self._disk.check_sync(self.file)
             self._commit()
             # It is on disk, and this process may still die before it knows.
             self._point()
@@ -137,7 +164,7 @@ class SimConnection:
         elif not sql.startswith("PRAGMA"):
             self._disk.check_write()
             self._disk.check_append(sql)
-        return self._disk.live.execute(sql, parameters)
+        return self.file.execute(sql, parameters)
 
     def _alone(self, sql: str, parameters: Sequence[Any]) -> Any:
         """A statement that is a transaction of its own."""
@@ -146,12 +173,12 @@ class SimConnection:
             done = self.execute(sql, parameters)
             self.execute("COMMIT")
         except Exception:
-            self._disk.drop_transaction()
+            self.drop_transaction()
             raise
         return done
 
     def _commit(self) -> None:
-        self._disk.commit(self.claims)
+        self._disk.commit(self.file, self.claims)
         self.own_commits += 1
 
     def executemany(self, sql: str, rows: Iterable[Sequence[Any]]) -> Any:
@@ -159,7 +186,7 @@ class SimConnection:
         if self._faulty:
             self._disk.check_write()
             self._disk.check_append(sql)
-        return self._disk.live.executemany(sql, rows)
+        return self.file.executemany(sql, rows)
 
     def close(self) -> None:
         """The disk outlives every process."""
@@ -201,7 +228,7 @@ class SimTransaction:
                 self._error = error
 
     def undo(self) -> None:
-        self._disk.drop_transaction()
+        self.tx.drop_transaction()
 
 
 def _steady() -> None:
@@ -209,25 +236,63 @@ def _steady() -> None:
 
 
 class SimDialect(SqliteDialect):
-    """SQLite's dialect on a simulated disk; without a `point` to die at, it never fails."""
+    """SQLite's dialect on a simulated disk; without a `point` to die at, it never fails. Who `follows` has whatever file is
+    there; others the one that they opened."""
 
     now_ns = "disk_now()"
     overlaps = True
 
-    def __init__(self, disk: Disk, point: Callable[[], None] | None = None) -> None:
-        super().__init__(None)
+    def __init__(self, disk: Disk, point: Callable[[], None] | None = None, *, follows: bool = True) -> None:
+        super().__init__(None if follows else Path("simulated.db"))
         self._disk = disk
         self._point = point
+        self._follows = follows
 
     @property
     def shared(self) -> bool:
         return True
 
+    def identity(self, file: str) -> Identity | None:  # type: ignore[override]  # it is asked of the disk
+        return 0, self._disk.number
+
     def connect(self, *, readonly: bool = False) -> Any:
-        return SimConnection(self._disk, self._point)
+        return SimConnection(self._disk, self._point, follows=self._follows)
 
     def begin(self, connection: Any) -> Transaction:
         return SimTransaction(self._disk, connection)
 
     def data_version(self, connection: Any) -> int:
         return self._disk.commits - int(connection.own_commits)
+
+
+class SimPayloads:
+    """Large payloads as files (`BlobPlace`): what is written is there when `write` returns; its writer may die before
+    that and after it."""
+
+    def __init__(self, disk: Disk, point: Callable[[], None] | None = None) -> None:
+        self._disk = disk
+        self._point = point or _steady
+
+    def write(self, digest: str, body: bytes) -> None:
+        self._point()
+        if self._disk.full:
+            raise StoreFull(f"cannot write {digest}: no room (simulated)")
+        self._disk.payloads[digest] = body
+        self._point()
+
+    def read(self, digest: str, size: int) -> bytes:
+        self.check(digest, size)
+        return self._disk.payloads[digest]
+
+    def check(self, digest: str, size: int) -> None:
+        if digest not in self._disk.payloads:
+            raise BlobMissing(f"{digest}: its file is gone (simulated)")
+
+    def remove(self, digest: str) -> None:
+        self._point()
+        self._disk.payloads.pop(digest, None)
+
+    def digests(self, before_ns: int | None = None) -> Iterator[str]:
+        """Nothing here is as old as a file that nobody can be writing any more."""
+        if before_ns is None:
+            yield from list(self._disk.payloads)

@@ -31,7 +31,7 @@ from treadle.kernel.values import Value
 from treadle.work.job import Done
 
 from .oracle import BLOB_CHARS, Op, references
-from .process import SimJob
+from .workers import SimJob
 
 MS = 1_000_000
 SLICE = 2

@@ -23,6 +23,7 @@ class Faults:
     regain: float = 0.0  # shards are lost and come back; only where several share them
     pause: float = 0.0  # the process stands still for a while
     halt: float = 0.0  # it stands still in the middle of a turn, and others go on
+    replaced: float = 0.0  # a copy takes the place of the store's file; only where it is a file
     clock_jump: float = 0.0  # the wall clock moves, either way
     disk_full: float = 0.0  # no room for a while
     # per statement
@@ -76,6 +77,7 @@ class Faults:
             guest=rate(0.1, 0.5),
             conflict=rate(0.01, 0.05),
             unknown=rate(0.1, 0.4),
+            replaced=rate(0.01, 0.1),
         )
 
     def __str__(self) -> str:
@@ -94,6 +96,8 @@ KINDS: tuple[tuple[str, ...], ...] = (
     ("usurp", "pause", "halt", "guest"),
     # deaths
     ("crash", "power_loss", "guest"),
+    # a store that is gone
+    ("replaced", "guest", "halt"),
     # a network and workers without manners
     ("lost", "duplicated", "delayed", "stalled", "guest"),
     # a store that does not take it

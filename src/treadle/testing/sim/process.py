@@ -1,29 +1,23 @@
 """One simulated engine process: the real core on the real store, and workers that are driven by hand.
 
 Every clock reading, SQL statement and call to the outside is a point at which it may die; then its
-memory, its mailboxes, its leases and its workers are gone. Workers run the workload's own
-performers; whatever they send travels through the world's unreliable network.
+memory, its mailboxes, its leases and its workers (`workers.py`) are gone.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Coroutine, Generator, Iterable, Mapping
+import math
+from collections.abc import Callable, Iterable
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-import msgspec
-
 from treadle.bus.local import LocalBus
-from treadle.bus.protocol import DEFAULT_POOL
 from treadle.host.asking import Correspondence
 from treadle.host.sharing import Sharing
 from treadle.host.thread import AGAIN, Turning
 from treadle.kernel.errors import CommitUnknown, ConnectionLost, TreadleError
-from treadle.kernel.limits import PAYLOAD_INLINE_BYTES_MAX
-from treadle.kernel.model import Receipt, make_reference
-from treadle.kernel.values import Value, decode_trusted, digest_bytes, encode
 from treadle.runtime import collecting, deploys, keeping, tasks
-from treadle.runtime.commands import CheckpointSaved, FrameSent, Handing, NoOperations, Operate
+from treadle.runtime.commands import Handing, NoOperations, Operate, Write
 from treadle.runtime.core import Core
 from treadle.runtime.desk import Desk
 from treadle.runtime.ports import Ack, Item, News, Work
@@ -32,115 +26,25 @@ from treadle.store.commits import Transaction, UnderWay
 from treadle.store.members import Membership
 from treadle.store.protocol import Batch, Numbered
 from treadle.store.sql import SqlStore
-from treadle.work.job import Done, StaysOpen
 
-from .disk import Died, SimDialect, SimTransaction
+from .disk import Died, SimDialect, SimPayloads, SimTransaction
 from .house import SimHouse
+from .weather import MS
+from .workers import LEASE_MS, Workers
 from .workload import Housed
 
 if TYPE_CHECKING:
     from .world import World
 
-MS = 1_000_000
-LEASE_MS = 2_000
 POLL_NS = 250 * MS
-
-
-class Waiting:
-    """What a simulated job awaits: it is resumed when its checkpoint is durable, or never."""
-
-    def __init__(self, command: CheckpointSaved | None) -> None:
-        self.command = command
-
-    def __await__(self) -> Generator[Waiting, None, None]:
-        yield self
-
-
-class SimJob:
-    """One intent in a simulated worker's hands; see `treadle.work.job.Job`."""
-
-    def __init__(self, process: SimProcess, work: Work) -> None:
-        self._process = process
-        self._work = work
-        self._frames = 0
-        self._blobs: dict[str, bytes] = {}
-        self.run, self.workflow, self.definition = work.run, work.workflow, work.definition
-        self.intent, self.options, self.checkpoint = work.intent, work.options, work.checkpoint
-
-    @property
-    def idempotency_key(self) -> str:
-        return self.intent.idempotency_key or self.intent.id
-
-    def clean(self, text: str) -> str:
-        return text
-
-    async def progress(self, type: str, value: Value = None, /, **data: Value) -> None:
-        self._frames += 1
-        sent = data if value is None else value
-        self._process.world.network.send(FrameSent(self.run, self.intent.id, self._frames, type, sent))
-
-    async def save(
-        self, checkpoint: Value, *, durable: bool = False, events: list[dict[str, Any]] | None = None
-    ) -> None:
-        saved = CheckpointSaved(
-            self.run, self.intent.id, checkpoint, events or [], dict(self._blobs), ack=None
-        )
-        if durable:
-            await Waiting(saved)
-        else:
-            self._process.world.network.send(saved)
-
-    async def load_blob(self, reference: Mapping[str, Any]) -> Value:
-        digest = str(reference["checksum"])
-        return decode_trusted(self._blobs.get(digest) or self._process.world.store.blob(digest))
-
-    async def store_blob(self, value: Value, *, schema_hint: str | None = None) -> dict[str, Any]:
-        body = encode(value)
-        digest = digest_bytes(body)
-        self._blobs[digest] = body
-        return make_reference(checksum=digest, size=len(body), schema_hint=schema_hint)
-
-    async def load_definition(self) -> Any:
-        # A worker's own way to the store: what fails the core's connection does not fail this one.
-        registry = Registry(self._process.core.desk.registry.machine, self._process.world.store)
-        return registry.load(self.definition).definition
-
-    async def definition_file(self) -> str | None:
-        return None
-
-    async def secret(self, name: str) -> str | dict[str, str]:
-        return f"secret-{name}"
-
-    def late(self) -> None:
-        """Nothing runs on a thread here."""
-
-    async def never(self) -> None:
-        """For performers that must not end before their deadline or cancellation."""
-        await Waiting(None)
-
-    def finish(self, done: Done) -> Item:
-        value = done.value
-        if len(body := encode(value)) > PAYLOAD_INLINE_BYTES_MAX:
-            digest = digest_bytes(body)
-            self._blobs[digest] = body
-            value = make_reference(checksum=digest, size=len(body))
-        receipt = Receipt(
-            intent=self.intent.id,
-            status=done.status,
-            value=value,
-            error=done.error,
-            attempts=done.attempts,
-            events=done.events,
-        )
-        return Item(self.run, receipt, blobs=self._blobs)
 
 
 class SharedStore(SqlStore):
     """A store that several processes share, as a server keeps it: its numbers are given out in one place, and the
     answer to a commit may get lost on the way."""
 
-    def __init__(self, dialect: SimDialect, world: World) -> None:
-        super().__init__(dialect, None)
+    def __init__(self, dialect: SimDialect, files: SimPayloads | None, world: World) -> None:
+        super().__init__(dialect, files)
         self._world = world
         # What one of them removes, all of them put new rows behind.
         self._behind = world.behind
@@ -208,10 +112,17 @@ class SimProcess:
         self._amid: tuple[int, Callable[[], None]] | None = None
         self.busy = False
         self._door: list[Item] = []
-        self.bus = LocalBus(world, lease_ms=LEASE_MS)
-        self._jobs: dict[str, Coroutine[Any, Any, Done]] = {}
-        dialect = SimDialect(world.disk, self.point)
-        store = SqlStore(dialect, None) if world.cores == 1 else SharedStore(dialect, world)
+        self.bus = LocalBus(world, lease_ms=LEASE_MS, queue_max=world.queue_max, again=self._offer_again)
+        self.workers = Workers(self)
+        # Which of all files that had the store's name it has open.
+        self.file_number = world.disk.number
+        dialect = SimDialect(world.disk, self.point, follows=world.cores > 1)
+        files = world.files(self.point)
+        self._store = SqlStore(dialect, files) if world.cores == 1 else SharedStore(dialect, files, world)
+
+    def take_over(self) -> None:
+        """Takes the store over, or a part in it."""
+        world, store = self.world, self._store
         self.epoch = 0 if world.cores > 1 else store.own()
         elsewhere = Correspondence(
             self, monotonic=world.monotonic, token=lambda size: world.entropy(size).hex()
@@ -237,9 +148,9 @@ class SimProcess:
         self.sharing: Sharing | None = None
         # The threads of this process: that of the core, as the steps of its life, and workers who come to its
         # door in the middle of them.
-        poll_s = POLL_NS / 1e9 if world.has_guests or world.cores > 1 else None
+        poll_s = POLL_NS / 1e9 if world.polls else None
         if world.cores > 1:
-            member = Membership(SimDialect(world.disk, self.point), name=name)
+            member = Membership(SimDialect(world.disk, self.point), name=self.name)
             self.sharing = sharing = Sharing(self.core, member, self.bus, monotonic=world.monotonic)
             sharing.look()
             beside = partial(elsewhere.go_on, store)
@@ -252,6 +163,8 @@ class SimProcess:
         self._waits = False
         # The number of the calendar's entry for its next step.
         self.plan = 0
+        # When its last step began.
+        self.turned_s = -math.inf
         # Whether a call has been heard, and the step that follows is in the calendar.
         self.woken = False
 
@@ -288,9 +201,7 @@ class SimProcess:
 
     def kill(self) -> None:
         self.dead = True
-        for job in self._jobs.values():
-            job.close()
-        self._jobs.clear()
+        self.workers.close()
         if self.house is not None:
             self.house.loop.close()
 
@@ -302,7 +213,7 @@ class SimProcess:
     def turn(self) -> int | None:
         """One step of the core's thread; in how many nanoseconds it wants the next one, None: when it is
         called."""
-        self.woken = False
+        self.woken, self.turned_s = False, self.world.monotonic()
         wait_s = self._steps.send(self.core.wait(0) if self._waits else None)
         self._waits = wait_s is not AGAIN
         if wait_s is None:
@@ -351,7 +262,7 @@ class SimProcess:
         for work in works:
             self.world.journals.assert_durable(work)
         self.bus.offer(works if self.sharing is None else self.sharing.withhold(works))
-        self.world.after(self.world.rng.randrange(5 * MS), self.pump)
+        self.world.after(self.world.rng.randrange(5 * MS), self.workers.pump)
 
     def is_pure(self, work: Work, definition: Any) -> bool:
         """A part of all work touches nothing outside; which, its id says."""
@@ -361,91 +272,22 @@ class SimProcess:
         """Before the commit."""
         self.point()
         self.bus.offer(works)
-        self.world.after(self.world.rng.randrange(MS), self.pump)
+        self.world.after(self.world.rng.randrange(MS), self.workers.pump)
 
     def revoke(self, intents: list[str]) -> None:
         self.point()
-        for intent in intents:
-            self.bus.done(intent)
-            if (job := self._jobs.pop(intent, None)) is not None:
-                job.close()
+        self.bus.revoke(intents)
+        self.workers.drop(intents)
+
+    def _offer_again(self, runs: list[str]) -> None:
+        """The bus has room for what it could not take."""
+        self.core.submit(Write(lambda desk: desk.offer_again(runs), None))
 
     def publish_news(self, news: list[News]) -> None:
         self.point()
 
     def wants_news(self, run: str, ended: bool = False) -> bool:
         return True
-
-    # --- workers ---
-
-    def expire(self) -> None:
-        if not self.dead:
-            if self.bus.expire():
-                self.pump()
-            self.world.after(LEASE_MS * MS // 2, self.expire)
-
-    def pump(self) -> None:
-        if self.dead:
-            return
-        for work in (handed.work for handed in self.bus.take("worker", (DEFAULT_POOL,), 16)):
-            quick = self.core.held_open and self.world.rng.random() < 0.7
-            pause_ns = self.world.rng.randrange(MS) if quick else self.world.network.work_ns(LEASE_MS)
-            self.world.after(pause_ns, partial(self._begin, work))
-
-    def _begin(self, work: Work) -> None:
-        performer = self.world.workload.performers.get(work.intent.kind)
-        if self.dead or performer is None:
-            return
-        if not self.world.is_pure(work.intent.id):
-            self.world.journals.assert_opened(work)
-        job = SimJob(self, work)
-        self.world.performed[work.intent.id] = self.world.performed.get(work.intent.id, 0) + 1
-        self._drive(job, performer(job))  # type: ignore[arg-type]  # a simulated job has what a performer asks of it
-
-    def _drive(self, job: SimJob, work: Coroutine[Any, Any, Done]) -> None:
-        if self.dead:
-            work.close()
-            return
-        try:
-            waiting = work.send(None)
-        except StopIteration as stop:
-            self._replace(job, None, work)
-            self.world.network.send(job.finish(stop.value), worker=self)
-        except StaysOpen:
-            return
-        except TreadleError as error:
-            done = Done(status="error", error=error.to_value())
-            self.world.network.send(job.finish(done), worker=self)
-        else:
-            self._replace(job, work, work)
-            self._suspend(job, work, waiting)
-
-    def _replace(
-        self, job: SimJob, kept: Coroutine[Any, Any, Done] | None, work: Coroutine[Any, Any, Done]
-    ) -> None:
-        """What was suspended for the same intent is given up here and now. Left to the collector it would
-        clean up at any moment, in the middle of an import too."""
-        former = self._jobs.pop(job.intent.id, None)
-        if former is not None and former is not work:
-            former.close()
-        if kept is not None:
-            self._jobs[job.intent.id] = kept
-
-    def _resume(self, job: SimJob, work: Coroutine[Any, Any, Done]) -> None:
-        if self._jobs.get(job.intent.id) is work:
-            self._drive(job, work)
-
-    def _suspend(self, job: SimJob, work: Coroutine[Any, Any, Done], waiting: Waiting) -> None:
-        saved = waiting.command
-        if saved is None:
-            return
-
-        def ack(value: Any, error: TreadleError | None) -> None:
-            if not (value or {}).get("stale"):
-                self.world.journals.saved(saved)
-            self.world.after(self.world.rng.randrange(MS), lambda: self._resume(job, work))
-
-        self.world.network.send(msgspec.structs.replace(saved, ack=ack))
 
 
 class SimOperations(NoOperations):

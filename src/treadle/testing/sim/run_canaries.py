@@ -4,11 +4,12 @@ once, and what is collected is what nobody needs. See `canaries.py`."""
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import Any
 from unittest.mock import patch
 from weakref import WeakKeyDictionary
 
+from treadle.bus.queues import WorkEntry, WorkLine, WorkQueues
 from treadle.kernel.model import Started
 from treadle.runtime import admission, collecting
 from treadle.runtime.effects import Records
@@ -151,6 +152,25 @@ def failed_runs_are_never_due() -> Iterator[None]:
         yield
 
 
+@contextlib.contextmanager
+def work_as_it_came() -> Iterator[None]:
+    """Work waits in one line, whosever it is: a run with much of it is given every place."""
+    make = WorkLine.__init__
+
+    def plain(line: WorkLine, entries: Iterable[WorkEntry] = (), *, fair: bool) -> None:
+        make(line, entries, fair=False)
+
+    with patch.object(WorkLine, "__init__", plain):
+        yield
+
+
+@contextlib.contextmanager
+def work_beyond_the_bound_forgotten() -> Iterator[None]:
+    """Work for which its pool has no room is not offered again when there is some."""
+    with patch.object(WorkQueues, "_room", lambda queues, queue: []):
+        yield
+
+
 # What breaks with one core and with several; and what shows only where messages wait in the store for another member.
 RUN_CANARIES = (
     taken_id_is_free_again,
@@ -161,5 +181,7 @@ RUN_CANARIES = (
     kept_from_its_beginning,
     payloads_of_whoever_made_them,
     failed_runs_are_never_due,
+    work_as_it_came,
+    work_beyond_the_bound_forgotten,
 )
 SHARED_RUN_CANARIES = (message_gone_when_it_is_read,)

@@ -10,26 +10,25 @@ import hashlib
 import heapq
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
-from functools import partial
 from random import Random
 
-from treadle.kernel.errors import AppendConflict, OwnershipLost, StoreUnavailable, TreadleError
-from treadle.kernel.limits import Limits
+from treadle.kernel.errors import AppendConflict, OwnershipLost, StoreGone, StoreUnavailable, TreadleError
+from treadle.kernel.limits import POOL_QUEUE_MAX, Limits
 from treadle.kernel.model import TERMINAL
 from treadle.kernel.values import encode
 from treadle.runtime.deploys import row_of
 from treadle.runtime.lines import LIMIT
 from treadle.runtime.shards import home_on
-from treadle.store.members import LEASE_NS
 from treadle.store.protocol import Batch, Numbered, VersionRow
 from treadle.store.sql import SqlStore
 
 from .checks import Journals
 from .clients import Clients, Keeper, Network, People
-from .disk import Broken, Died, Disk, SimDialect
+from .disk import Broken, Died, Disk, SimDialect, SimPayloads
 from .faults import CALM, Faults, small_limits
-from .process import MS, SimProcess
+from .process import SimProcess
 from .turns import Turns
+from .weather import MS, SECOND, Weather
 from .workload import Heeding, Housed, Limited, Passing, Workload
 
 EPOCH_NS = 1_800_000_000 * 10**9
@@ -41,7 +40,6 @@ COLLECT_EVENTS_MAX = 100
 # other, which takes many turns of theirs.
 HALT_EVENTS_MAX = 60
 HALT_EVENTS_ASKING_MAX = 600
-SECOND = 1_000 * MS
 SHARDS = 6
 
 
@@ -93,7 +91,13 @@ class World:
         # How much of all work touches nothing outside, so that it may be begun before its commit: in every second world.
         self.pure_share = 0.0 if seed % 2 else 0.7
         # Without guests nobody looks for their messages: then nothing but a call wakes a core that sleeps.
-        self.has_guests = self.faults.guest > 0
+        self.polls = cores > 1 or self.faults.guest > 0 or self.faults.replaced > 0
+        # How much a process does at once by a worker of its own; 0: its work is done elsewhere, and brought back over a
+        # network. How much may wait for it.
+        self.places = self.rng.choice((0, 0, 1, 2))
+        self.queue_max = self.rng.choice((3, POOL_QUEUE_MAX)) if self.places else POOL_QUEUE_MAX
+        # Whether large payloads are files beside the database.
+        self.has_files = seed % 4 > 1
         self.disk = Disk(self.rng)
         self.disk.loses_power = self.faults.power_loss > 0
         self.journals = Journals(self.disk)
@@ -105,12 +109,11 @@ class World:
         self.deaths = 0
         self._events = 0
         self._time_ns = 0
-        self._offset_ns = EPOCH_NS
-        # How far the store's clock, by which leases go, was set forward.
-        self._leases_ahead_ns = 0
+        self.offset_ns = EPOCH_NS
         self._calendar: list[tuple[int, int, Callable[[], None]]] = []
         self._order = 0
         self._trace = hashlib.sha256()
+        self.weather = Weather(self)
         self._generation = 0
         self.owner: SimProcess | None = None
         # Whose thread it is that goes on; and who waits for a turn of theirs.
@@ -118,14 +121,16 @@ class World:
         self.turns = Turns()
         self._stands_still = False
         self._processes: list[SimProcess] = []
+        # Who waits to take the store over.
+        self._heir: SimProcess | None = None
         # A guest on the same disk, which never dies: the eyes of the checkers and of people.
-        self.disk.clock = lambda: self._time_ns + self._leases_ahead_ns
-        self.store = SqlStore(SimDialect(self.disk), None)
+        self.disk.clock = lambda: self._time_ns + self.weather.leases_ahead_ns
+        self.store = self._eyes()
         if cores > 1:
             rows = [(shard,) for shard in range(1, SHARDS)]
             self.disk.live.executemany("INSERT INTO shards (shard, epoch) VALUES (?, 0)", rows)
             self.disk.image = self.disk.live.serialize()
-            self.store = SqlStore(SimDialect(self.disk), None)
+            self.store = self._eyes()
         self.homes = [home_on(shard, SHARDS) for shard in range(SHARDS)] if cores > 1 else [""]
         self.network = Network(self)
         self.clients = Clients(self)
@@ -139,10 +144,16 @@ class World:
             self._concurrency = workload.concurrency
         self._deploy()
 
+    def _eyes(self) -> SqlStore:
+        return SqlStore(SimDialect(self.disk), self.files())
+
+    def files(self, point: Callable[[], None] | None = None) -> SimPayloads | None:
+        return SimPayloads(self.disk, point) if self.has_files else None
+
     # --- time and chance ---
 
     def now_ns(self) -> int:
-        now = self._time_ns + self._offset_ns
+        now = self._time_ns + self.offset_ns
         self.journals.clock_max_ns = max(self.journals.clock_max_ns, now)
         return now
 
@@ -166,14 +177,14 @@ class World:
     # --- the two phases ---
 
     def run(self) -> SimOutcome:
-        self._boot()
+        self.boot()
         self.disk.faults = self.faults
         self.clients.begin()
         self.people.begin()
         self.keeper.begin()
         if isinstance(self.workload, Housed):
             self.workload.begin(self)
-        weather = self.faults
+        met = self.faults
         self._go(self._spell, self._done)
         self._heal()
         if not self._go(self._patience, self._done):
@@ -181,7 +192,7 @@ class World:
         self.journals.check(self)
         self.workload.check(self)
         outcome = self._outcome()
-        self._collect(weather)
+        self._collect(met)
         return outcome
 
     def _done(self) -> bool:
@@ -221,7 +232,7 @@ class World:
                 process.woken = True
                 self._schedule(process, self.rng.randrange(MS))
 
-    def _go_on_without(self, process: SimProcess) -> None:
+    def go_on_without(self, process: SimProcess) -> None:
         """One stands still in the middle of a turn; one at a time, so that everybody is met by whole turns of others."""
         if self._stands_still:
             return
@@ -245,7 +256,7 @@ class World:
         if all(
             process.dead for process in self._processes
         ):  # the owner died, and was not missed beside that one
-            self.after(0, self._boot)
+            self.after(0, self.boot)
 
     def close(self) -> None:
         """Ends whoever is left, with the work they had begun, and gives the disk back."""
@@ -325,14 +336,14 @@ class World:
                 f"{crowd.held} runs of {line.workflow} are under way, and {most} may be"
             )
 
-    def _boot(self) -> None:
+    def boot(self) -> None:
         if sum(not process.dead for process in self._processes) >= self.cores:
             return
         self.disk.drop_transaction()
         self.journals.assert_recovered()
-        self._start_process()
+        self.start_process()
         if self.cores > 1:
-            self.after(MS, self._boot)
+            self.after(MS, self.boot)
 
     def reach(self) -> SimProcess | None:
         """Whom a message reaches: an owner, or one that believes it still is."""
@@ -348,17 +359,28 @@ class World:
             return self.reach()
         return next((p for p in self._processes if not p.dead and p.core.held.holds(run)), None)
 
-    def _start_process(self) -> None:
-        self._generation += 1
+    def alive(self) -> list[SimProcess]:
+        return [process for process in self._processes if not process.dead]
+
+    def start_process(self) -> None:
+        """Where it makes a difference it has the store open for a while before it takes it over: it was a guest."""
+        heir, self._heir = self._heir, None
         try:
-            process = SimProcess(self, f"p{self._generation}")
+            process = heir or self._opened()
+            process.take_over()
+            if self.faults.replaced and self.cores == 1:
+                self._heir = self._opened()
         except TreadleError:
-            self.after(100 * MS, self._boot)
+            self.after(100 * MS, self.boot)
             return
         self.owner = process
         self._processes.append(process)
         self._schedule(process, 0)
-        self.after(SECOND, process.expire)
+        self.after(SECOND, process.workers.expire)
+
+    def _opened(self) -> SimProcess:
+        self._generation += 1
+        return SimProcess(self, f"p{self._generation}")
 
     def _schedule(self, process: SimProcess, delay_ns: int | None) -> None:
         """When the core's thread goes on; None: when it is called. What was planned before is forgotten."""
@@ -372,7 +394,7 @@ class World:
             # It stands still, and so does whoever turns it: a turn's end says when the next one is, a worker's does not.
             self._schedule(process, MS)
             return
-        pause = 0 if process.dead else self._weather(process)
+        pause = 0 if process.dead else self.weather.over(process)
         if pause or process.dead:
             process.woken = True
             self._schedule(process, pause if not process.dead else None)
@@ -397,70 +419,29 @@ class World:
             self._acting = was_acting
 
     def _deposed(self, process: SimProcess, error: TreadleError) -> None:
-        if self.cores == 1:
+        if self.cores == 1 and process.file_number == self.disk.number:
+            assert not isinstance(error, StoreGone), f"{process.name} has the store, and was told: {error}"
             newest = int(self.disk.live.execute("SELECT epoch FROM shards").fetchone()[0])
             assert process.epoch < newest, f"{process.name} owns the store, and was told: {error}"
         process.kill()
-        self.after(0, self._boot)
+        self.after(0, self.boot)
 
     def _died(self, process: SimProcess) -> None:
         self.deaths += 1
         process.kill()
         self.disk.drop_transaction()
-        self.after(self.rng.randrange(200 * MS), self._boot)
+        self.after(self.rng.randrange(200 * MS), self.boot)
 
-    def _weather(self, process: SimProcess) -> int:
-        """What happens to a process before its turn; how long it is paused."""
-        faults = self.faults
-        if self.chance(faults.crash):
-            process.fuse = self.rng.randrange(60)
-        if self.chance(faults.halt):
-            process.amid(self.rng.randrange(60), partial(self._go_on_without, process))
-        if self.chance(faults.power_loss):
-            self._lose_power()
-        if self.chance(faults.usurp):
-            if self.cores > 1:
-                process.amid(self.rng.randrange(60), self._end_leases)
-            elif self.owner is process:
-                self.after(0, self._usurp)
-        if self.chance(faults.regain) and self.cores > 1:
-            process.amid(self.rng.randrange(60), self._take_and_give_back)
-        if self.chance(faults.clock_jump):
-            self._offset_ns += self.rng.choice((-1, 1)) * self.rng.randrange(60 * SECOND)
-        if self.chance(faults.disk_full) and not self.disk.full:
-            self.disk.full = True
-            self.after(self.rng.randrange(5 * SECOND), self._make_room)
-        # Several members have leases, which must run out now and then.
-        longest = 3 * SECOND if self.cores == 1 else 12 * SECOND
-        return self.rng.randrange(longest) if self.chance(faults.pause) else 0
-
-    def _end_leases(self) -> None:
-        """All leases run out at once, and whoever looks first takes what others hold, who live and do not know it yet."""
-        self._leases_ahead_ns += LEASE_NS + 1
-
-    def _take_and_give_back(self) -> None:
-        """Somebody has taken every shard, and given it back: nobody else mends what its holder forgets of it."""
-        if not self.disk.live.in_transaction:
-            self.disk.live.execute("UPDATE shards SET epoch = epoch + 1")
-            self.disk.image = self.disk.live.serialize()
-
-    def _make_room(self) -> None:
-        self.disk.full = False
-
-    def _lose_power(self) -> None:
+    def lose_power(self) -> None:
         self.disk.drop_transaction()
         for process in self._processes:
             self.deaths += not process.dead
             process.kill()
         self._processes.clear()
+        self._heir = None
         self.disk.lose_power()
         self.journals.assert_recovered()
-        self.after(self.rng.randrange(500 * MS), self._boot)
-
-    def _usurp(self) -> None:
-        """A second process takes the store while the first one still believes it owns it."""
-        if self.owner is not None and not self.owner.dead:
-            self._start_process()
+        self.after(self.rng.randrange(500 * MS), self.boot)
 
 
 def simulate(

@@ -1,0 +1,88 @@
+"""What happens to processes, and to the disk under them, at the rates of the world's faults."""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import TYPE_CHECKING, Final
+
+from treadle.store.members import LEASE_NS
+
+if TYPE_CHECKING:
+    from .process import SimProcess
+    from .world import World
+
+MS: Final = 1_000_000
+SECOND: Final = 1_000 * MS
+# In how many points of a turn something happens in the middle of it.
+POINTS: Final = 60
+# How long after its store went a process may begin another turn.
+GONE_NS_MAX: Final = SECOND
+
+
+class Weather:
+    def __init__(self, world: World) -> None:
+        self._world = world
+        # How far the store's clock, by which leases go, was set forward.
+        self.leases_ahead_ns = 0
+
+    def over(self, process: SimProcess) -> int:
+        """What happens to a process before its turn; how long it is paused."""
+        world = self._world
+        rng, faults = world.rng, world.faults
+        if world.chance(faults.crash):
+            process.fuse = rng.randrange(POINTS)
+        if world.chance(faults.halt):
+            process.amid(rng.randrange(POINTS), partial(world.go_on_without, process))
+        if world.chance(faults.power_loss):
+            world.lose_power()
+        if world.chance(faults.usurp):
+            if world.cores > 1:
+                process.amid(rng.randrange(POINTS), self._end_leases)
+            elif world.owner is process:
+                world.after(0, self._usurp)
+        if world.chance(faults.regain) and world.cores > 1:
+            process.amid(rng.randrange(POINTS), self._take_and_give_back)
+        if world.chance(faults.replaced) and world.cores == 1:
+            process.amid(rng.randrange(POINTS), self._replace)
+        if world.chance(faults.clock_jump):
+            world.offset_ns += rng.choice((-1, 1)) * rng.randrange(60 * SECOND)
+        if world.chance(faults.disk_full) and not world.disk.full:
+            world.disk.full = True
+            world.after(rng.randrange(5 * SECOND), self._make_room)
+        # Several members have leases, which must run out now and then.
+        longest = 3 * SECOND if world.cores == 1 else 12 * SECOND
+        return rng.randrange(longest) if world.chance(faults.pause) else 0
+
+    def _end_leases(self) -> None:
+        """All leases run out at once, and whoever looks first takes what others hold, who live and do not know it yet."""
+        self.leases_ahead_ns += LEASE_NS + 1
+
+    def _take_and_give_back(self) -> None:
+        """Somebody has taken every shard, and given it back: nobody else mends what its holder forgets of it."""
+        disk = self._world.disk
+        if not disk.live.in_transaction:
+            disk.live.execute("UPDATE shards SET epoch = epoch + 1")
+            disk.image = disk.live.serialize()
+
+    def _replace(self) -> None:
+        """A copy takes the place of the store's file. Whoever has that open stops soon."""
+        world = self._world
+        world.disk.replace()
+        until_s = world.monotonic() + GONE_NS_MAX / 1e9
+        for process in world.alive():
+            world.after(2 * GONE_NS_MAX, partial(self._expect_end, process, until_s))
+
+    def _expect_end(self, process: SimProcess, until_s: float) -> None:
+        """Who is paused, or stands still, has its time yet."""
+        if process.dead:
+            return
+        assert process.turned_s < until_s, f"{process.name} goes on, and its store is gone"
+        self._world.after(GONE_NS_MAX, partial(self._expect_end, process, until_s))
+
+    def _make_room(self) -> None:
+        self._world.disk.full = False
+
+    def _usurp(self) -> None:
+        """A second process takes the store while the first one still believes it owns it."""
+        if self._world.owner is not None and not self._world.owner.dead:
+            self._world.start_process()
