@@ -165,11 +165,10 @@ class Publication:
         self, staged: Staged, error: TreadleError, *, told: bool, but: object
     ) -> list[Answer]:
         performed = [*staged.writes, *(op for op, item in staged.handed if but not in (op, item))]
-        if told:
-            return [(change.ack, None, error) for change in performed if change.ack is not None]
-        # What came in a message is read again.
-        self._changes.put_back([c for c in performed if isinstance(c, Write) or c.inbox is None])
-        return []
+        # What came in a message is read again; what nobody waits for would be forgotten.
+        again = [c for c in performed if isinstance(c, Write) or c.inbox is None]
+        self._changes.put_back([c for c in again if c.ack is None] if told else again)
+        return [(c.ack, None, error) for c in performed if told and c.ack is not None]
 
 
 def _say(turns: Sequence[RunTurn]) -> None:

@@ -293,6 +293,19 @@ def test_what_has_happened_is_tried_again_in_order() -> None:
     assert values == [1, 2]
 
 
+def test_what_the_engine_asks_of_itself_is_tried_again() -> None:
+    """Nobody waits for it, so nobody would ask again: there was room for work of this run, and the store did not take it."""
+    bench = Bench()
+    bench.start("r", [work()])
+    bench.settle()
+    (offered,) = bench.works
+    bench.works.clear()
+    bench.store.failing.append(StoreFull("no room"))
+    bench.core.submit(Write(lambda desk: desk.offer_again(["r"]), None))
+    bench.settle()
+    assert bench.works == [offered]
+
+
 def test_who_waits_for_the_store_is_told_so(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.WARNING, "treadle.core")
     bench = Bench()

@@ -62,6 +62,8 @@ class Journals:
         self.clock_max_ns = 0
         # Whether the journals were checked to their end, and are being collected.
         self.closed = False
+        # What the last commit has added.
+        self.fresh: list[tuple[RunLife, dict[str, Any]]] = []
         self.on_record: Callable[[RunLife, dict[str, Any]], None] = lambda life, record: None
         # Under which definition a run was after the record with a digest.
         self._under: dict[bytes, str] = {}
@@ -77,6 +79,7 @@ class Journals:
 
     def advance(self) -> list[str]:
         """Reads what a commit has added; the runs that it has decided something for."""
+        self.fresh = []
         if self.closed:
             return []
         if self.kept_ns is not None:
@@ -164,6 +167,7 @@ class Journals:
         life.payloads |= {reference["checksum"] for reference in references(record)}
         assert life.status not in TERMINAL or not life.open, f"{where}: ended with open work"
         life.records.append(record)
+        self.fresh.append((life, record))
         self.on_record(life, record)
 
     def _definition(self, event: dict[str, Any]) -> str | None:
@@ -189,7 +193,7 @@ class Journals:
         """Whoever was told that an event is there, at this place: it is."""
         value = event_value(event)
         there = any(
-            len(life.records) >= seq and _is_about(life.records[seq - 1], event.kind, value)
+            len(life.records) >= seq and is_about(life.records[seq - 1], event.kind, value)
             for life in self._lives(run)
         )
         assert there, f"{run}: acknowledged as record {seq}, which is another one, or not there"
@@ -319,7 +323,7 @@ class Journals:
             lives = self._lives(action.run)
             value = event_value(action.event)
             records = [record for life in lives for record in life.records]
-            count = sum(_is_about(record, action.event.kind, value) for record in records)
+            count = sum(is_about(record, action.event.kind, value) for record in records)
             low, high = asked.count("ok"), asked.count("ok") + asked.count("sent")
             if action.submission is not None or action.create is not None:
                 # Once for each time that the id was free.
@@ -369,7 +373,7 @@ def _ids(column: bytes | None) -> list[str]:
     return [column[at : at + 16].hex() for at in range(0, len(column), 16)] if column else []
 
 
-def _is_about(record: dict[str, Any], kind: str, value: dict[str, Any]) -> bool:
+def is_about(record: dict[str, Any], kind: str, value: dict[str, Any]) -> bool:
     """Whether a record is of this event; a cell's first event is the input it was started with."""
     if kind == "event" and record["kind"] == "started":
         return bool(record["event"].get("input") == value)
@@ -380,10 +384,13 @@ def _is_about(record: dict[str, Any], kind: str, value: dict[str, Any]) -> bool:
 
 def _began_with(life: RunLife, event: Started) -> bool:
     began = life.records[0]["event"]
-    return "forked_from" not in began and (began["definition"], began.get("input")) == (
-        event.definition,
-        event.input,
-    )
+    return is_start_of(began, event)
+
+
+def is_start_of(began: dict[str, Any], event: Started) -> bool:
+    """Whether a run began as one that is asked for: whoever asked."""
+    said = (began.get("definition"), began.get("input"))
+    return "forked_from" not in began and said == (event.definition, event.input)
 
 
 def _source(record: dict[str, Any]) -> str | None:

@@ -12,6 +12,7 @@ from treadle.kernel.errors import PASSING, OwnershipLost, TreadleError
 from treadle.kernel.model import Receipt, Started
 from treadle.lang.definition import Definition
 from treadle.runtime import collecting, deploys, keeping
+from treadle.runtime.audit import AuditEntry
 from treadle.runtime.commands import CheckpointSaved, FrameSent, Operate
 from treadle.runtime.messages import message_to_bytes, reply_from_bytes
 from treadle.runtime.ports import Item
@@ -189,15 +190,18 @@ class Clients:
         if world.chance(world.faults.guest):
             self._post(asked)
         elif owner is not None:
-            item = action.item()
-            item.ack = self._ack(asked, world.turns.waits(owner, action.run))
-            owner.core.submit(item)
-            if action.submission is not None and world.chance(world.faults.duplicated):
-                again = action.item()
-                again.ack = self._ack(asked, world.turns.waits(owner, action.run))
-                owner.core.submit(again)
+            twice = action.submission is not None and world.chance(world.faults.duplicated)
+            for _ in range(2 if twice else 1):
+                item = self._item(action)
+                item.ack = self._ack(asked, item.entry, world.turns.waits(owner, action.run))
+                owner.core.submit(item)
 
-    def _ack(self, asked: Asked, waiter: Waiter) -> Callable[[Any, TreadleError | None], None]:
+    def _item(self, action: Action) -> Item:
+        item = action.item()
+        item.entry = self._world.trail.entry_of("client", action.run, action.event)
+        return item
+
+    def _ack(self, asked: Asked, entry: AuditEntry | None, waiter: Waiter) -> Told:
         number = len(asked.attempts)
         asked.attempts.append("sent")
 
@@ -206,17 +210,20 @@ class Clients:
             assert not self._world.disk.live.in_transaction, (
                 f"{asked.action.name} is answered before its commit"
             )
-            self._answered(asked, number, value, error)
+            self._answered(asked, number, entry, value, error)
 
         return ack
 
-    def _answered(self, asked: Asked, number: int, value: Any, error: TreadleError | None) -> None:
+    def _answered(
+        self, asked: Asked, number: int, entry: AuditEntry | None, value: Any, error: TreadleError | None
+    ) -> None:
         action, journals = asked.action, self._world.journals
         if error is None:
             plain = not (value.get("stale") or value.get("duplicate") or value.get("existing"))
             asked.attempts[number] = "ok" if plain else "stale"
             if plain:
                 journals.assert_recorded(action.run, value["seq"], action.event)
+                self._world.trail.assert_told(entry)
         else:
             asked.attempts[number] = "refused"
         if isinstance(action.event, Started):
@@ -245,7 +252,8 @@ class Clients:
         asked.attempts.append("sent")
         try:
             key = f"{GUEST}{asked.action.name}:{number}"
-            self._guest.ask(key, asked.action.item(), partial(self._answered, asked, number))
+            item = self._item(asked.action)
+            self._guest.ask(key, item, partial(self._answered, asked, number, item.entry))
         except PASSING:
             asked.attempts[number] = "refused"
 
@@ -277,19 +285,29 @@ class People:
     def _complete(self, id: str, run: str, person: str) -> None:
         world = self._world
         operation = Operation(name="complete", task=id, actor=Actor(person, ("admin",)), data={"by": person})
-        command = Operate(run, "task", operation.to_value(), partial(self._answered, id, person))
+        entry = world.trail.entry(person, run, partial(_completes, id, person))
+        told = partial(self._answered, id, person, entry)
+        command = Operate(run, "task", operation.to_value(), told, entry=entry)
         if world.chance(world.faults.guest):
             self._number += 1
             with suppress(*PASSING):
-                self._guest.ask(f"{GUEST}task:{self._number}", command, partial(self._answered, id, person))
+                self._guest.ask(f"{GUEST}task:{self._number}", command, told)
         elif (owner := world.reach()) is not None:
             owner.core.submit(command)
 
-    def _answered(self, id: str, person: str, value: Any, error: TreadleError | None) -> None:
+    def _answered(
+        self, id: str, person: str, entry: AuditEntry, value: Any, error: TreadleError | None
+    ) -> None:
         assert not self._world.disk.live.in_transaction, f"{id} is answered before its commit"
         if error is None and not value.get("stale"):
             self._world.journals.assert_settled(id, {"by": person})
+            self._world.trail.assert_told(entry)
             self.told.append((id, person))
+
+
+def _completes(task: str, person: str, record: dict[str, Any]) -> bool:
+    event = record["event"]
+    return bool(event.get("intent") == task and event.get("value") == {"by": person})
 
 
 class Keeper:
@@ -379,7 +397,8 @@ class Keeper:
 
         asked = keeping.fork_asked(fork.run, at=None, definition=None, new_id=fork.new_id, by=None)
         if (owner := world.reach()) is not None:
-            owner.core.submit(Operate(fork.new_id, keeping.FORK, asked, told))
+            entry = world.trail.entry("keeper", fork.new_id, lambda record: "forked_from" in record["event"])
+            owner.core.submit(Operate(fork.new_id, keeping.FORK, asked, told, entry=entry))
 
     def collect(self) -> None:
         """From the beginning, until it comes to the end in one life of the owner."""

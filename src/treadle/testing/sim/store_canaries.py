@@ -5,8 +5,19 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Iterator
+from typing import Any
 from unittest.mock import patch
+from weakref import WeakKeyDictionary
 
+from msgspec.structs import replace
+
+from treadle.kernel.errors import TreadleError
+from treadle.runtime.audit import AuditEntry, outcome
+from treadle.runtime.commands import Operate
+from treadle.runtime.core import Core
+from treadle.runtime.ports import Item
+from treadle.runtime.staging import Answers, Staged, Staging
+from treadle.store.protocol import AuditRow
 from treadle.store.sqlite import SqliteDialect
 from treadle.store.upkeep import SqlUpkeep
 
@@ -50,6 +61,48 @@ def guest_takes_over_what_is_gone() -> Iterator[None]:
         yield
 
 
+@contextlib.contextmanager
+def told_by_the_next_commit() -> Iterator[None]:
+    """The line of the audit goes into the commit after the one that makes the change."""
+    left: WeakKeyDictionary[Staging, list[AuditRow]] = WeakKeyDictionary()
+    begin = Staging.begin
+
+    def late(answers: Answers, entry: AuditEntry, value: Any, error: TreadleError | None) -> None:
+        row = outcome(entry, answers._clock.now_ns(), value, error)
+        left.setdefault(answers._staging, []).append(row)
+
+    def begins(staging: Staging) -> Staged:
+        last = begin(staging)
+        staging.batch.audit += left.pop(staging, [])
+        return last
+
+    with patch.object(Answers, "write_down", late), patch.object(Staging, "begin", begins):
+        yield
+
+
+@contextlib.contextmanager
+def told_when_it_is_asked() -> Iterator[None]:
+    """Somebody is said to have done what they asked for before it is known what becomes of it."""
+    take = Core.take
+
+    def hasty(core: Core, command: Item | Operate) -> None:
+        if command.entry is not None:
+            core.desk.answers.write_down(command.entry, {}, None)
+            if isinstance(command, Item):
+                command.entry = None
+            else:
+                command = replace(command, entry=None)
+        take(core, command)
+
+    with patch.object(Core, "take", hasty):
+        yield
+
+
+# What breaks with one core and with several.
+STORE_CANARIES = (
+    told_by_the_next_commit,
+    told_when_it_is_asked,
+)
 # What breaks only where the store is a file.
 FILE_CANARIES = (
     store_looked_for_at_each_poll_only,

@@ -27,6 +27,7 @@ from .clients import Clients, Keeper, Network, People
 from .disk import Broken, Died, Disk, SimDialect, SimPayloads
 from .faults import CALM, Faults, small_limits
 from .process import SimProcess
+from .trail import Trail
 from .turns import Turns
 from .weather import MS, SECOND, Weather
 from .workload import Heeding, Housed, Limited, Passing, Workload
@@ -101,6 +102,7 @@ class World:
         self.disk = Disk(self.rng)
         self.disk.loses_power = self.faults.power_loss > 0
         self.journals = Journals(self.disk)
+        self.trail = Trail(self.disk, self.journals)
         self.disk.on_commit = self._committed
         self.performed: dict[str, int] = {}
         # The last numbers given to several processes, and the tables of which one of them has removed rows.
@@ -328,6 +330,7 @@ class World:
             lost = [shard for shard, epoch in claims.items() if epochs[shard] != epoch]
             assert not lost, f"a commit was made for shards {lost} by who had lost them"
         decided = self.journals.advance()
+        self.trail.committed()
         if self._acting is not None:
             self.turns.committed(self._acting, decided)
         for line, crowd in self.store.crowds().items() if self._concurrency else ():
