@@ -27,7 +27,8 @@ def main(arguments: list[str] | None = None) -> int:
     if options.seed is None and not options.seeds:
         parser.error("name a seed, or --seeds N")
     # Faults are made on purpose here; what the core says of each is no news.
-    logging.getLogger("treadle.core").setLevel(logging.CRITICAL)
+    for name in ("treadle.core", "treadle.schedules"):
+        logging.getLogger(name).setLevel(logging.CRITICAL)
     if options.canaries:
         return _hunt(options.seeds, options.cores)
     make = NarrowDrill if options.limited else Sums if options.applications else Drill

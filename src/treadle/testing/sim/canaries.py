@@ -47,6 +47,7 @@ from .drill_machine import DrillMachine
 from .narrow import NarrowDrill
 from .process import SimProcess
 from .run_canaries import RUN_CANARIES, SHARED_RUN_CANARIES
+from .store_canaries import FILE_CANARIES, STORE_CANARIES
 from .sums import Sums
 from .workload import Workload
 from .world import LIVENESS_EVENTS_MAX, SimulationFailed, simulate
@@ -458,11 +459,13 @@ def hunted(cores: int) -> list[tuple[Canary, Callable[[Random], Workload]]]:
     if cores == 1:
         return [
             *((canary, Drill) for canary in (*CANARIES, *RUN_CANARIES, *LATE_CANARIES)),
+            *((canary, Drill) for canary in (*STORE_CANARIES, *FILE_CANARIES)),
             *((canary, Sums) for canary in CELL_CANARIES),
             (forgotten_places, NarrowDrill),
         ]
     return [
         *((canary, Drill) for canary in (*SHARED_CANARIES, *RUN_CANARIES, *SHARED_RUN_CANARIES)),
+        *((canary, Drill) for canary in STORE_CANARIES),
         *((canary, Sums) for canary in (*CELL_CANARIES, *APPLICATION_CANARIES)),
         (forgotten_places, NarrowDrill),
     ]

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 from treadle.apps import snapshots
 from treadle.kernel.model import DETACHED_KINDS, TERMINAL, Event, Started, event_value
 from treadle.kernel.state import GENESIS
-from treadle.kernel.values import decode_trusted
+from treadle.kernel.values import decode_trusted, digest_bytes
 from treadle.runtime.hot import BlobCache, load_state
 from treadle.runtime.ports import Work
 from treadle.runtime.registry import Registry, machines_of
@@ -62,6 +62,8 @@ class Journals:
         self.clock_max_ns = 0
         # Whether the journals were checked to their end, and are being collected.
         self.closed = False
+        # Payloads that were there after the last commit, and whose bytes were looked at.
+        self._whole: set[str] = set()
         # What the last commit has added.
         self.fresh: list[tuple[RunLife, dict[str, Any]]] = []
         self.on_record: Callable[[RunLife, dict[str, Any]], None] = lambda life, record: None
@@ -133,6 +135,12 @@ class Journals:
         if not any(life.payloads for life in self.lives.values()):
             return
         there = {row[0] for row in self._disk.live.execute("SELECT digest FROM blobs")}
+        for digest in there - self._whole:
+            (body,) = self._disk.live.execute("SELECT body FROM blobs WHERE digest = ?", (digest,)).fetchone()
+            found = self._disk.payloads.get(digest) if body is None else body
+            assert found is not None, f"{digest} has a row, and its file is not there"
+            assert digest_bytes(found) == digest, f"{digest} is not what was written"
+        self._whole = there
         for life in self.lives.values():
             assert life.payloads <= there, f"{life.id} refers to payloads that are gone"
 

@@ -22,7 +22,7 @@ from treadle.work.job import Performer
 
 from .drill_machine import DrillMachine, perform
 from .oracle import Op, check_result, possible_ends
-from .workload import Action, Fork, NextVersion
+from .workload import Action, Fork, NextVersion, Planned
 
 if TYPE_CHECKING:
     from .checks import RunLife
@@ -111,6 +111,23 @@ class Drill:
 
     def deploys(self) -> list[NextVersion]:
         return [NextVersion(self._rng.randrange(8_000), definition) for definition in self._later]
+
+    def schedules(self) -> list[Planned]:
+        """In every second world."""
+        rng = self._rng
+        program = {"lanes": [[{"do": "work", "value": 1}, {"do": "timer", "ms": rng.randrange(1, 4_000)}]]}
+        return [
+            Planned(
+                at_ms=rng.randrange(3_000),
+                for_ms=rng.randrange(3_000, 15_000),
+                name=f"tick-{number}",
+                workflow=rng.choice(("drill", "brief")),
+                input=program,
+                every_s=rng.randrange(1, 5),
+                overlap=rng.choice(("allow", "queue")),
+            )
+            for number in range(rng.choice((0, 0, 1, 2)))
+        ]
 
     def _steering(self, run: str, program: Any, at_ms: int, rng: Random) -> list[Action]:
         """Patches; and for runs that wait for nobody's signal, retries and forks."""

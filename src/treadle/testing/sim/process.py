@@ -16,7 +16,7 @@ from treadle.host.asking import Correspondence
 from treadle.host.sharing import Sharing
 from treadle.host.thread import AGAIN, Turning
 from treadle.kernel.errors import CommitUnknown, ConnectionLost, TreadleError
-from treadle.runtime import collecting, deploys, keeping, tasks
+from treadle.runtime import collecting, deploys, keeping, schedules, tasks
 from treadle.runtime.commands import Handing, NoOperations, Operate, Write
 from treadle.runtime.core import Core
 from treadle.runtime.desk import Desk
@@ -304,6 +304,8 @@ class SimOperations(NoOperations):
                 return collecting.perform(desk, asked.body)
             case keeping.FORK:
                 return keeping.perform_fork(desk, asked.body)
+            case schedules.KIND:
+                return schedules.perform(desk, asked)
             case "deploy":
                 return deploys.perform(desk, deploys.Deploy.from_value(asked.body))
         if self._house is None:

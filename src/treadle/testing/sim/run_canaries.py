@@ -10,8 +10,11 @@ from unittest.mock import patch
 from weakref import WeakKeyDictionary
 
 from treadle.bus.queues import WorkEntry, WorkLine, WorkQueues
+from treadle.kernel.errors import TreadleError
 from treadle.kernel.model import Started
-from treadle.runtime import admission, collecting
+from treadle.lang.schedules import Schedule
+from treadle.runtime import admission, collecting, schedules, staging
+from treadle.runtime.desk import Desk
 from treadle.runtime.effects import Records
 from treadle.runtime.gate import Gate
 from treadle.runtime.hot import Expected, Hot, HotRuns
@@ -153,6 +156,23 @@ def failed_runs_are_never_due() -> Iterator[None]:
 
 
 @contextlib.contextmanager
+def guests_are_told_less() -> Iterator[None]:
+    """Whoever asks from another process is told that it is done, also where it came too late, or was done before."""
+    told = staging.reply_to_bytes
+
+    def plain(value: Any, error: TreadleError | None) -> bytes:
+        if isinstance(value, dict):
+            value = {
+                "seq": 1,
+                **{k: v for k, v in value.items() if k not in ("stale", "duplicate", "existing")},
+            }
+        return told(value, error)
+
+    with patch.object(staging, "reply_to_bytes", plain):
+        yield
+
+
+@contextlib.contextmanager
 def work_as_it_came() -> Iterator[None]:
     """Work waits in one line, whosever it is: a run with much of it is given every place."""
     make = WorkLine.__init__
@@ -171,6 +191,34 @@ def work_beyond_the_bound_forgotten() -> Iterator[None]:
         yield
 
 
+@contextlib.contextmanager
+def tick_without_its_run() -> Iterator[None]:
+    """A schedule moves on, and the run of its tick is started when there is time for it: with this commit, or with another."""
+
+    def apart(desk: Desk, schedule: Schedule, run: str) -> bool:
+        desk.post(schedules._first(desk, schedule, run))
+        return True
+
+    with patch.object(schedules, "start", apart):
+        yield
+
+
+@contextlib.contextmanager
+def tick_started_twice() -> Iterator[None]:
+    """A schedule moves on one commit late, and no name says that a run of that tick is there already."""
+    start = schedules._start
+    begun: set[tuple[str, int]] = set()
+
+    def again(desk: Desk, row: schedules.ScheduleRow, tick_ns: int, now_ns: int) -> None:
+        start(desk, row, now_ns, now_ns)
+        if (row.name, tick_ns) not in begun:
+            begun.add((row.name, tick_ns))
+            row.next_ns = tick_ns
+
+    with patch.object(schedules, "_start", again):
+        yield
+
+
 # What breaks with one core and with several; and what shows only where messages wait in the store for another member.
 RUN_CANARIES = (
     taken_id_is_free_again,
@@ -181,7 +229,10 @@ RUN_CANARIES = (
     kept_from_its_beginning,
     payloads_of_whoever_made_them,
     failed_runs_are_never_due,
+    guests_are_told_less,
     work_as_it_came,
     work_beyond_the_bound_forgotten,
+    tick_without_its_run,
+    tick_started_twice,
 )
 SHARED_RUN_CANARIES = (message_gone_when_it_is_read,)

@@ -5,11 +5,12 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from random import Random
-from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
+from typing import TYPE_CHECKING, Any, Literal, Protocol, runtime_checkable
 
 from treadle.dialects.reactive.app import App
 from treadle.kernel.machine import Machine
 from treadle.kernel.model import Event
+from treadle.kernel.values import Value
 from treadle.lang.definition import Definition
 from treadle.runtime.ports import Item, NewRun
 from treadle.work.job import Performer
@@ -57,6 +58,30 @@ class NextVersion:
     definition: Definition
 
 
+@dataclass(frozen=True, slots=True)
+class Planned:
+    """A schedule that somebody adds while all goes on, and pauses a while later. Each tick of it is a run: what was missed is caught
+    up with, and what comes too early runs beside the one before, or waits for its end."""
+
+    at_ms: int
+    for_ms: int
+    name: str
+    workflow: str
+    input: Value
+    every_s: int
+    overlap: Literal["allow", "queue"]
+
+    def to_value(self) -> dict[str, Any]:
+        return {
+            "name": self.name,
+            "workflow": self.workflow,
+            "input": self.input,
+            "every": f"{self.every_s}s",
+            "catch_up": "all",
+            "overlap": self.overlap,
+        }
+
+
 class Workload(Protocol):
     """A dialect's part in a simulation. Made new for each seed."""
 
@@ -99,6 +124,13 @@ class Deploying(Protocol):
     """A workload of whose workflows other versions come while runs are under way."""
 
     def deploys(self) -> list[NextVersion]: ...
+
+
+@runtime_checkable
+class Scheduling(Protocol):
+    """A workload some of whose runs are started by the clock."""
+
+    def schedules(self) -> list[Planned]: ...
 
 
 @runtime_checkable

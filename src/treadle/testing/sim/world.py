@@ -27,6 +27,8 @@ from .clients import Clients, Keeper, Network, People
 from .disk import Broken, Died, Disk, SimDialect, SimPayloads
 from .faults import CALM, Faults, small_limits
 from .process import SimProcess
+from .rot import check_bytes
+from .ticks import Ticks
 from .trail import Trail
 from .turns import Turns
 from .weather import MS, SECOND, Weather
@@ -103,7 +105,6 @@ class World:
         self.disk.loses_power = self.faults.power_loss > 0
         self.journals = Journals(self.disk)
         self.trail = Trail(self.disk, self.journals)
-        self.disk.on_commit = self._committed
         self.performed: dict[str, int] = {}
         # The last numbers given to several processes, and the tables of which one of them has removed rows.
         self.numbers: dict[Numbered, int] = {}
@@ -138,12 +139,14 @@ class World:
         self.clients = Clients(self)
         self.people = People(self)
         self.keeper = Keeper(self)
+        self.ticks = Ticks(self)
         if isinstance(workload, Heeding):
             self.journals.on_record = workload.recorded
         if isinstance(workload, Passing):
             self.journals.kept_ns = workload.kept_ns
         if isinstance(workload, Limited):
             self._concurrency = workload.concurrency
+        self.disk.on_commit = self._committed
         self._deploy()
 
     def _eyes(self) -> SqlStore:
@@ -184,6 +187,7 @@ class World:
         self.clients.begin()
         self.people.begin()
         self.keeper.begin()
+        self.ticks.begin()
         if isinstance(self.workload, Housed):
             self.workload.begin(self)
         met = self.faults
@@ -192,7 +196,9 @@ class World:
         if not self._go(self._patience, self._done):
             raise AssertionError(f"nothing moves any more: {self._pending()}")
         self.journals.check(self)
+        self.ticks.check()
         self.workload.check(self)
+        check_bytes(self)
         outcome = self._outcome()
         self._collect(met)
         return outcome
@@ -204,7 +210,7 @@ class World:
             and all(p.dead or p.house is None or p.house.loop.idle for p in self._processes)
         ):
             return False
-        return self.clients.idle and self.keeper.left == 0 and self._quiet()
+        return self.clients.idle and not (self.keeper.left or self.ticks.left) and self._quiet()
 
     def _collect(self, weather: Faults) -> None:
         """The old weather again, while the store is collected; then it clears, and it must come to an end."""
@@ -331,6 +337,7 @@ class World:
             assert not lost, f"a commit was made for shards {lost} by who had lost them"
         decided = self.journals.advance()
         self.trail.committed()
+        self.ticks.committed()
         if self._acting is not None:
             self.turns.committed(self._acting, decided)
         for line, crowd in self.store.crowds().items() if self._concurrency else ():
