@@ -29,6 +29,7 @@ from typing import Any
 
 from treadle import Engine
 from treadle import reactive as rx
+from treadle.host.acting import Origin, acting
 from treadle.kernel.errors import EngineStopped, TreadleError
 from treadle.kernel.model import TERMINAL
 from treadle.store.open import open_sqlite
@@ -188,7 +189,9 @@ async def act(engine: Engine, folder: Path, run: str, step: str, who: str) -> An
     match step:
         case "start":
             model = f"scripted:{folder / 'script.json'}" if workflow == "talk" else None
-            return await engine.start(workflow, None, id=run, model=model)
+            # Some bring a payload that is kept in a file.
+            given = {"large": run * 20_000} if workflow == "drop" else None
+            return await engine.start(workflow, given, id=run, model=model)
         case "signal":
             return await engine.signal(run, "go", {"token": run}, key="once")
         case "signal wrong":
@@ -213,9 +216,11 @@ async def act(engine: Engine, folder: Path, run: str, step: str, who: str) -> An
 
 async def ask(engine: Engine, folder: Path, log: Log, run: str, step: str, who: str) -> None:
     """Asks, and writes down what was asked and what was told."""
-    log.write("asked", run, step, who)
+    request = os.urandom(8).hex()
+    log.write("asked", run, step, who, request)
     try:
-        answer = await act(engine, folder, run, step, who)
+        with acting(Origin(who, request=request)):
+            answer = await act(engine, folder, run, step, who)
     except TreadleError as error:
         if isinstance(error, EngineStopped):
             return
@@ -225,7 +230,7 @@ async def ask(engine: Engine, folder: Path, log: Log, run: str, step: str, who: 
         log.write("refused" if step in REFUSED else other, run, step, who, error.code)
         return
     stale = isinstance(answer, dict) and bool(answer.get("stale") or answer.get("duplicate"))
-    log.write("stale" if stale else "ok", run, step, who)
+    log.write("stale" if stale else "ok", run, step, who, request)
 
 
 async def live(folder: Path, who: str) -> None:
@@ -298,6 +303,8 @@ async def until_quiet(folder: Path, log: Log) -> None:
                 assert shown["status"] == ENDS[workflow], f"{run} is {shown['status']}: {shown['error']}"
         for row in await engine.list(limit=10_000):
             assert (await engine.replay(row["id"]))["equal"], row["id"]
+        found = await engine.doctor(deep=True)
+        assert found["ok"], found
 
 
 # --- the test ---------------------------------------------------------------------------------------------
@@ -319,8 +326,9 @@ def test_what_anybody_was_told_is_so_whoever_was_killed(tmp_path: Path) -> None:
     journals = Journals(SimpleNamespace(live=connection))  # type: ignore[arg-type]
     journals.clock_max_ns = time.time_ns()
     journals.advance()  # chained and gapless, opened once, settled once, no message answered and still there
-    connection.close()
     check_told(journals, log)
+    check_audit(connection, journals, log)
+    connection.close()
     check_left(tmp_path)
     print(f"\n{KILLS} kills {killed}; told in the killed lives: {dict(told)}")
 
@@ -370,6 +378,30 @@ def records(lives: dict[str, RunLife], run: str, step: str, who: str) -> Iterato
                 yield record
             case "cancel" if record["kind"] == "cancel" and event["reason"] == who:
                 yield record
+
+
+def check_audit(connection: sqlite3.Connection, journals: Journals, log: Log) -> None:
+    """Who did what is told with what was done: once, and of what is there."""
+    rows = connection.execute(
+        "SELECT request, status, action, target FROM audit WHERE request != ''"
+    ).fetchall()
+    # What one asks for may be several changes: an event is published to several cells.
+    twice = [row for row, count in Counter(rows).items() if count > 1]
+    assert not twice, f"{twice} are in the audit twice"
+    lines = {request: status for request, status, *_ in rows}
+    lives = {life.id: life for life in journals.lives.values()}
+    assert "ok" in lines.values()
+    asked = log.read()
+    published = {run for _, run, step, _, *more in asked if step == "publish" and lines.get(more[0]) == "ok"}
+    for what, run, step, who, *more in asked:
+        if what == "ok":
+            # Who publishes the same event again is told what came of it the first time.
+            done = lines.get(more[0]) == "ok" or (step == "publish" and run in published)
+            assert done, f"{run}: {step} of {who} is not in the audit"
+        elif what == "asked" and lines.get(more[0]) == "ok":
+            assert list(records(lives, run, step, who)), (
+                f"{run}: {step} of {who} is in the audit, and was not done"
+            )
 
 
 def check_left(folder: Path) -> None:

@@ -17,7 +17,7 @@ import msgspec
 from msgspec.structs import replace
 
 from treadle.kernel.errors import PASSING, BlobMissing, JournalCorrupt, NoSuchRecord, ReplayDiffers, RunTooOld
-from treadle.kernel.history import Stored, replay, restore, snapshot_of
+from treadle.kernel.history import Stored, check_link, replay, restore, snapshot_of
 from treadle.kernel.limits import BLOB_CACHE_BYTES_MAX
 from treadle.kernel.machine import Machine
 from treadle.kernel.roles import PastMachine, is_past
@@ -179,7 +179,9 @@ def _begun(
     else:
         if not records:
             raise JournalCorrupt(f"{row.id}: the run has no records")
-        state, started = fresh_state(row), records[0].record()["event"]
+        state = fresh_state(row)
+        check_link(row.id, state.seq, state.digest, records[0])
+        started = records[0].record()["event"]
         if started["definition"] != state.definition:
             state.move(started["definition"])
         begun = started.get("machine", 1)

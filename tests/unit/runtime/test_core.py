@@ -23,7 +23,7 @@ from treadle.kernel.errors import (
 )
 from treadle.kernel.limits import LIMITS, Limits
 from treadle.kernel.model import Cancel, Patch, Receipt, Signal, Started
-from treadle.kernel.values import decode
+from treadle.kernel.values import decode, encode
 from treadle.lang.definition import Definition
 from treadle.runtime import tasks
 from treadle.runtime.ahead import Eager
@@ -40,6 +40,7 @@ from treadle.runtime.commands import (
 from treadle.runtime.core import RETRY_AFTER_NS, WARN_EVERY, Core
 from treadle.runtime.deploys import row_of
 from treadle.runtime.desk import Desk
+from treadle.runtime.hot import BlobCache, load_state
 from treadle.runtime.messages import message_to_bytes
 from treadle.runtime.meter import CoreMeter
 from treadle.runtime.ports import Ack, Item, NewRun, News, Work
@@ -635,6 +636,20 @@ def test_a_damaged_run_is_left_alone_and_the_others_go_on() -> None:
     assert again.status("good") == "completed"
     assert again.status("bad") == "running", "untouched"
     assert "run.unreadable" in [d["code"] for d in again.real.diagnostics("bad")]
+
+
+def test_a_first_record_is_held_against_its_digest_before_it_is_read() -> None:
+    bench = Bench()
+    bench.start("r", [work()])
+    bench.settle()
+    row = bench.real.run("r")
+    assert row is not None
+    bench.real._connection.execute(
+        "UPDATE journal SET body = ? WHERE seq = 1", (encode({"kind": "started"}),)
+    )
+    registry = bench.core.desk.registry
+    with pytest.raises(JournalCorrupt, match="record 1 does not match"):
+        load_state(row, bench.real, registry, BlobCache(bench.real))
 
 
 def test_a_due_timer_of_a_damaged_run_does_not_keep_the_core_awake() -> None:

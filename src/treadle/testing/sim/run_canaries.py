@@ -20,6 +20,7 @@ from treadle.runtime.gate import Gate
 from treadle.runtime.hot import Expected, Hot, HotRuns
 from treadle.runtime.inbox import Inbox
 from treadle.runtime.mail import Mail
+from treadle.runtime.messages import reply_to_bytes
 from treadle.runtime.ports import Item
 from treadle.runtime.registry import latest
 from treadle.runtime.staging import Answers, Staged, Staging
@@ -158,7 +159,7 @@ def failed_runs_are_never_due() -> Iterator[None]:
 @contextlib.contextmanager
 def guests_are_told_less() -> Iterator[None]:
     """Whoever asks from another process is told that it is done, also where it came too late, or was done before."""
-    told = staging.reply_to_bytes
+    told = reply_to_bytes
 
     def plain(value: Any, error: TreadleError | None) -> bytes:
         if isinstance(value, dict):
