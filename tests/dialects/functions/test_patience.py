@@ -77,12 +77,13 @@ def test_nothing_is_raised_in_a_thread_whose_decision_is_over() -> None:
 
     class Decision:
         run = "r"
+        guarded = False
         offence = None
 
     for _ in range(20):
         spent = [0]
 
-        def spend(spent: list[int] = spent) -> None:
+        def spend(_: object, spent: list[int] = spent) -> None:
             while spent[0] < 400_000:
                 spent[0] += 1
 

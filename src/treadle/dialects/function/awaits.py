@@ -50,21 +50,16 @@ class Settled(msgspec.Struct, gc=False):
     record: int
 
 
-class ToldEvent(msgspec.Struct, frozen=True, gc=False):
-    """An event, and its size where it may be large."""
-
-    event: dict[str, Any]
-    bytes: int = 0
-
-
 class Made(msgspec.Struct, gc=False):
     """What one decision made, apart from the outcome."""
 
     awaits: list[list[Value]] = msgspec.field(default_factory=list)
     intents: list[Intent] = msgspec.field(default_factory=list)
     cancel: list[str] = msgspec.field(default_factory=list)
-    events: list[ToldEvent] = msgspec.field(default_factory=list)
+    events: list[dict[str, Any]] = msgspec.field(default_factory=list)
     patches: dict[str, bool] = msgspec.field(default_factory=dict)
+    # How large an event is, by its index, where it may be large.
+    sizes: dict[int, int] | None = None
 
 
 # Between decisions, for all who wait: whoever told something there would be heard of.

@@ -11,6 +11,7 @@ from typing import Any, Final, TypeVar, overload
 
 from .ending import settle
 from .guard import unwatched
+from .loop import Ours
 
 T = TypeVar("T")
 _COROUTINES: Final[frozenset[type]] = frozenset({CoroutineType})
@@ -24,26 +25,20 @@ async def gather(
     and is raised. `limit`: at most so many at once."""
     if limit is not None and limit < 1:
         raise ValueError("limit is a whole number from 1 on")
-    branches = _Branches(awaitables, limit)
-    failure: BaseException | None = None
+    branches = _Branches(awaitables, limit, stops=not return_exceptions)
     try:
-        while failure is None:
-            if branches.waiting:
-                branches.ask(branches.begin)
-            if not branches.going:
-                results: list[Any] = branches.ask(branches.results)
-                return results
-            await branches.ask(branches.next_done)
-            found: BaseException | None = branches.ask(branches.failed)
-            if not return_exceptions:
-                failure = found
+        while (woken := branches.ask(branches.go_on)) is not None:
+            await woken
+        if branches.failure is None:
+            results: list[Any] = branches.ask(branches.results)
+            return results
     except asyncio.CancelledError:
         await settle(branches.tasks)
         raise
     finally:
         branches.close()
     await settle(branches.tasks)
-    raise failure
+    raise branches.failure
 
 
 @overload
@@ -80,9 +75,14 @@ class _Branches:
     """What is awaited at once. Each branch tells once that it is done, so a branch costs the same however many others
     there are."""
 
-    def __init__(self, awaitables: Iterable[Awaitable[Any]], limit: int | None = None) -> None:
+    def __init__(
+        self, awaitables: Iterable[Awaitable[Any]], limit: int | None = None, *, stops: bool = True
+    ) -> None:
         self.waiting = deque(awaitables)
         self._limit = limit
+        self._stops = stops  # at the first failure, which is then this
+        self.failure: BaseException | None = None
+        self._loop = asyncio.get_running_loop()
         self.tasks: list[asyncio.Future[Any]] = []
         self.going = 0
         self._done: list[int] = []
@@ -90,32 +90,39 @@ class _Branches:
         # How we are asked. A coroutine becomes a task of the loop's own making, and no code of the author's is asked how
         # that stands: nobody need watch it. Whatever else can be awaited may have a word in it.
         self.ask: Callable[..., Any] = _watched
+        self._telling: type[partial[None]] = partial
         if type(limit) in _NUMBERS and _COROUTINES.issuperset(map(type, self.waiting)):
-            self.ask = unwatched
+            self.ask, self._telling = unwatched, Ours
 
     def begin(self) -> None:
         """Those that have not begun, as tasks, while there is room."""
         while self.waiting and (self._limit is None or self.going < self._limit):
-            task = asyncio.ensure_future(self.waiting.popleft())
-            task.add_done_callback(partial(self.ask, self._finished, len(self.tasks)))
+            item = self.waiting.popleft()
+            # As `ensure_future` does, which looks at each at length.
+            task = self._loop.create_task(item) if type(item) is CoroutineType else asyncio.ensure_future(item)
+            task.add_done_callback(self._telling(self._finished, len(self.tasks)))
             self.tasks.append(task)
             self.going += 1
 
     def next_done(self) -> asyncio.Future[None]:
         """What to wait for until one is done that was not taken yet."""
-        self._woken = asyncio.get_running_loop().create_future()
+        self._woken = self._loop.create_future()
         return self._woken
+
+    def go_on(self) -> asyncio.Future[None] | None:
+        """What to wait for next; None if everything is done, or one has failed and the others need not go on."""
+        failures = [failure for index in self.taken() if (failure := _failure(self.tasks[index])) is not None]
+        if failures and self._stops:
+            self.failure = failures[0]
+            return None
+        self.begin()
+        return self.next_done() if self.going else None
 
     def taken(self) -> list[int]:
         """Those done since this was last asked: in the order of the arguments, which decides among equals."""
         found, self._done = sorted(self._done), []
         self.going -= len(found)
         return found
-
-    def failed(self) -> BaseException | None:
-        """The first failure among those done since this was last asked."""
-        failures = [_failure(self.tasks[index]) for index in self.taken()]
-        return next((failure for failure in failures if failure is not None), None)
 
     def results(self) -> list[Any]:
         return [_value(task) if _failure(task) is None else _failure(task) for task in self.tasks]

@@ -12,9 +12,11 @@ import sys
 from collections.abc import Callable
 from functools import partial
 from random import Random
-from threading import local
+from threading import Event, local
 from types import FrameType
 from typing import Any, Final, ParamSpec, Protocol, TypeAlias, TypeVar
+
+import msgspec
 
 from treadle.kernel.errors import Undecidable
 from treadle.lang.profiling import profile_again
@@ -59,8 +61,9 @@ _PASSING: Final = (
 )
 # What a decision needs asks nothing of the world. It calls much of it, and the watch is told of each call.
 _OURS: Final = "treadle."
-# The same without telling the watch that it is called: no call of a `partial` is.
+# No call of a `partial` is told.
 _unset: Final = partial(sys.setprofile, None)
+_skip: Final = partial(bool)
 _INSTEAD: Final = {
     "clock": "use ctx.now()",
     "sleep": "use await ctx.sleep(duration)",
@@ -83,22 +86,53 @@ _unjudged: set[str] = set()
 Watch: TypeAlias = Callable[[FrameType, str, Any], None]
 
 
+class Watched(Protocol):
+    run: str
+    guarded: bool
+    offence: Undecidable | None
+
+
+class Turn(msgspec.Struct, eq=False):
+    """One decision on one thread."""
+
+    life: Watched
+    thread: int
+    # Whose turn it was before, and what there was then: a profiler, and the collector at work.
+    outer: Turn | None
+    profile: Any
+    collects: bool
+    # The watch is turned on and off without telling it of that, and is on while the author's code may be reached.
+    on: Callable[[], object] = _skip
+    off: Callable[[], object] = _skip
+    is_on: bool = False
+    # Patience with it.
+    ticks: int = 0
+    over: bool = False
+    breaking: bool = False
+    # Set when nothing more will be raised.
+    quiet: Event | None = None
+
+
+class _Nobody:
+    run = ""
+    guarded = False
+    offence: Undecidable | None = None
+
+
+_NOBODYS: Final = Turn(_Nobody(), 0, None, None, False)
+
+
 class _Here(local):
-    """The watch that is on in this thread. To ask the interpreter for it would be a call, of which the watch is told."""
+    """Whose turn it is in this thread. To ask the interpreter for anything would be a call, of which the watch is told."""
 
-    watch: Watch | None = None
+    turn: Turn = _NOBODYS
 
 
-_here = _Here()
+here: Final = _Here()
 
 
 class FlowRandom(Random):
     """Chance of a run: of its seed, so the same each time. The watch knows it by its type."""
-
-
-class Watched(Protocol):
-    guarded: bool
-    offence: Undecidable | None
 
 
 def offence(function: Any) -> tuple[str, str] | None:
@@ -137,23 +171,6 @@ def _judged(function: Any) -> tuple[str, str] | None:
     return _known[key]
 
 
-def watched(life: Watched, call: Callable[[Watch | None], None]) -> None:
-    """Calls with a watch, to be put on whatever is not ours (`seen`). None: nothing is watched."""
-    if not life.guarded:
-        call(None)
-        return
-    before, outer = sys.getprofile(), _here.watch
-    # A collection would run other people's finalisers in the middle of this decision.
-    collecting = gc.isenabled()
-    gc.disable()
-    try:
-        call(_watch_of(life))
-    finally:
-        put_back(before, outer)
-        if collecting:
-            gc.enable()
-
-
 def _watch_of(life: Watched) -> Watch:
     passing: FrameType | None = None
 
@@ -165,11 +182,14 @@ def _watch_of(life: Watched) -> Watch:
             return
         if passing is not None:
             return
+        module = frame.f_globals.get("__name__", "")
+        if event == "call" and module in _unjudged:
+            return
         found: tuple[str, str] | None = None
         if event == "c_call":
-            if not frame.f_globals.get("__name__", "").startswith(_OURS):
+            if not module.startswith(_OURS):
                 found = _judged(argument)
-        elif event != "call" or (module := frame.f_globals.get("__name__", "")) in _unjudged:
+        elif event != "call":
             return
         elif module == "os":
             if frame.f_code.co_name != "fspath":
@@ -190,43 +210,46 @@ def _watch_of(life: Watched) -> Watch:
     return watch
 
 
-def watch_here() -> Watch | None:
-    """The watch that is on in this thread."""
-    return _here.watch
+def begin(turn: Turn) -> None:
+    """A decision has the thread to itself. A collection would run other people's finalisers in the middle of it."""
+    here.turn = turn
+    if turn.life.guarded:
+        gc.disable()
+        turn.on, turn.off = partial(sys.setprofile, _watch_of(turn.life)), _unset
 
 
-def put_back(profiler: Any, watch: Watch | None) -> None:
-    """The profiler and the watch that were there before."""
-    _here.watch = watch
-    profile_again(profiler)
+def end(turn: Turn) -> None:
+    """Everything is as it was before, whatever the turn was doing."""
+    here.turn = turn.outer or _NOBODYS
+    if turn.breaking or turn.profile is not None:
+        profile_again(turn.profile)
+    if turn.collects:
+        gc.enable()
 
 
-def seen(watch: Watch | None, call: Callable[[], object]) -> None:
+def seen(turn: Turn, call: Callable[[], object]) -> None:
     """Calls what may reach code of the author's, with the watch on."""
-    if watch is None:
-        call()
-        return
-    _here.watch = watch
-    sys.setprofile(watch)
+    turn.is_on = True
+    turn.on()
     try:
         call()
     finally:
-        _unset()
-        _here.watch = None
+        turn.off()
+        turn.is_on = False
 
 
 def unwatched(call: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
     """A call of ours that reaches no code of the author's: to be told of all that it does would cost more than it."""
-    watch = _here.watch
-    if watch is None:
+    turn = here.turn
+    if not turn.is_on:
         return call(*args, **kwargs)
-    _here.watch = None
-    _unset()
+    turn.is_on = False
+    turn.off()
     try:
         return call(*args, **kwargs)
     finally:
-        _here.watch = watch
-        sys.setprofile(watch)
+        turn.is_on = True
+        turn.on()
 
 
 def _public(frame: FrameType) -> str:

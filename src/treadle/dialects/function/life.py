@@ -27,10 +27,10 @@ from treadle.kernel.limits import (
 from treadle.kernel.model import Intent, addressed, is_reference
 from treadle.kernel.values import Value, encode
 
-from .awaits import AT_REST, NOTHING, Await, Decided, Made, Settled, ToldEvent
+from .awaits import AT_REST, NOTHING, Await, Decided, Made, Settled
 from .errors import Dropped, NotDeterministic
-from .guard import watched
-from .loop import AwaitFuture, FlowFuture, FlowTask, make_loop
+from .guard import here
+from .loop import FlowFuture, FlowTask, make_loop
 from .patience import PATIENCE, Patience
 from .shapes import CheckedState, plain
 from .source import place_of
@@ -183,8 +183,9 @@ class Life:
             raise self.offence
         room = BYTES_AT_ONCE_MAX
         opened = 0
-        while opened < len(self.queue) and len(self.made.intents) < STEP_INTENTS_MAX and room > 0:
-            wait = self.queue[opened]
+        for wait in self.queue:
+            if room <= 0 or len(self.made.intents) >= STEP_INTENTS_MAX:
+                break
             opened += 1
             room -= wait.bytes
             self._open(wait)
@@ -192,10 +193,7 @@ class Life:
 
     def _drive(self) -> None:
         if self.offence is None:
-            self._patience.during(self, self._driven)
-
-    def _driven(self) -> None:
-        watched(self, self.loop.drive)
+            self._patience.during(self, self.loop.drive)
 
     def rest(self) -> None:
         """Lets go of the decision that is over: between decisions a life holds on to nobody's store."""
@@ -204,12 +202,15 @@ class Life:
     def take(self) -> Made:
         """What goes into one record. What there is more to tell is left for the next."""
         made, self.made = self.made, NOTHING
-        count = room = 0
-        for count, told in enumerate(made.events, 1):
-            room += told.bytes
-            if count > EVENTS_AT_ONCE_MAX or (room > EVENT_BYTES_AT_ONCE_MAX and count > 1):
-                self.made = Made(events=made.events[count - 1 :])
-                made.events = made.events[: count - 1]
+        if made.sizes is None and len(made.events) <= EVENTS_AT_ONCE_MAX:
+            return made  # as nearly always
+        sizes, room = made.sizes or {}, 0
+        for index in range(len(made.events)):
+            room += sizes.get(index, 0)
+            if index >= EVENTS_AT_ONCE_MAX or (room > EVENT_BYTES_AT_ONCE_MAX and index > 0):
+                left = {at - index: size for at, size in sizes.items() if at >= index}
+                self.made = Made(events=made.events[index:], sizes=left or None)
+                made.events = made.events[:index]
                 break
         return made
 
@@ -223,7 +224,11 @@ class Life:
         return self.outcome is not None and not self.made.events
 
     def tell(self, event: dict[str, Any], *, bytes: int = 0) -> None:
-        self.made.events.append(ToldEvent(event, bytes))
+        made = self.made
+        made.events.append(event)
+        if bytes:
+            made.sizes = {} if made.sizes is None else made.sizes
+            made.sizes[len(made.events) - 1] = bytes
 
     def _open(self, wait: Await) -> None:
         wait.opened = True
@@ -284,7 +289,7 @@ class Life:
             "await": wait.number,
         }
         if payload is None or what in ("ok", "opened"):
-            self.made.events.append(ToldEvent(about))
+            self.made.events.append(about)
             return
         about["error"] = payload
         self.tell(about, bytes=len(encode(payload)))
@@ -315,7 +320,7 @@ class Life:
             self._compare(number, shape, place)
         self.made.awaits.append([*shape, place])
         if future:
-            made.future = AwaitFuture(self.loop.number(), self.loop, number)
+            made.future = self.loop.await_future(number)
         self.open[number] = made
         self.queue.append(made)
         return made
@@ -329,7 +334,7 @@ class Life:
         """Raises unless this run is being decided: a context that was handed on must not change another run."""
         if self._dropped:
             raise Dropped
-        if asyncio._get_running_loop() is not self.loop:
+        if here.turn.life is not self:
             raise RuntimeError(f"this is the context of {self.run}, which is not being decided here")
 
     def loaded(self, value: Value) -> Value:
@@ -475,7 +480,10 @@ class Life:
     def drop(self) -> None:
         """Ends the function where it stands, cut off: what its `finally` asks for reaches nothing."""
         self._dropped = True
-        self._patience.during(self, lambda: watched(self, self.loop.end))
+        if self.loop.is_idle():
+            self.loop.let_go()
+        else:
+            self._patience.during(self, self.loop.end)
         self.open.clear()
         self.queue.clear()
         self._timers.clear()

@@ -15,20 +15,18 @@ import sys
 from collections.abc import Callable, Coroutine
 from functools import partial
 from types import FrameType
-from typing import Any, Final, Protocol, TypeVar, TypeVarTuple
+from typing import Any, Final, Protocol, TypeVar, TypeVarTuple, cast
 
 from treadle.kernel.errors import Undecidable
 from treadle.kernel.stops import is_stop
 
 from .errors import Dropped, NotDeterministic
-from .guard import Watch, seen
+from .guard import Turn, seen
 
 T = TypeVar("T")
 Ts = TypeVarTuple("Ts")
 _TASKS: Final = asyncio.tasks.__file__
 TASKS_LOOKED_AT: Final = 32
-# How many that have run are let go of together.
-HANDLES_KEPT: Final = 256
 # How often a function may catch its own end before it is left as it is.
 THROWS_MAX: Final = 100
 
@@ -56,29 +54,30 @@ class Numbered(Protocol):
         """An exception that nobody has asked for."""
 
 
-class FlowHandle(asyncio.Handle):
+class FlowHandle(partial[object]):
     """What is called soon. asyncio's own also keeps what nobody asks of a run: where it was made, how it is shown."""
 
-    __slots__ = ("call",)
-
-    def __init__(self, call: Callable[[], object]) -> None:
-        self.call = call
-        self._cancelled = False
+    is_ours = False
+    _cancelled = False
 
     def cancel(self) -> None:
         self._cancelled = True
-        self.call = _nothing
 
-    def __repr__(self) -> str:
-        return f"<FlowHandle {self.call!r}>"
+    def cancelled(self) -> bool:
+        return self._cancelled
+
+
+class Ours(partial[None]):
+    """A callback that reaches none of the author's code: nobody need watch it."""
+
+
+class OurHandle(FlowHandle):
+    is_ours = True
 
 
 class FlowFuture(asyncio.Future[T]):
     __slots__ = ("number",)
-
-    def __init__(self, number: int, loop: asyncio.AbstractEventLoop) -> None:
-        self.number = number
-        super().__init__(loop=loop)
+    number: int
 
     def __hash__(self) -> int:
         return self.number
@@ -89,17 +88,13 @@ class AwaitFuture(FlowFuture[T]):
     follows from the cancel. It knows its await by number: whoever held on to each other would be left to the
     collector, with every step."""
 
-    __slots__ = ("_flow", "_of")
-
-    def __init__(self, number: int, loop: Loop, of: int) -> None:
-        self.number = number
-        self._of = of
-        self._flow = loop
-        asyncio.Future.__init__(self, loop=loop)
+    __slots__ = ("of",)
+    of: int
 
     def cancel(self, msg: Any = None) -> bool:
         if not self.done():
-            self._flow.call_soon(self._flow.run.unwanted, self._of)
+            loop = cast("Loop", self.get_loop())
+            loop.call_soon(loop.run.unwanted, self.of)
         return super().cancel(msg)
 
 
@@ -134,13 +129,13 @@ class Loop(asyncio.AbstractEventLoop):
         self.tasks: list[FlowTask[Any]] = []
         self._look_at = TASKS_LOOKED_AT
         self.generators: list[Any] = []
-        self._ready: list[FlowHandle | asyncio.TimerHandle] = []
+        self._ready: list[FlowHandle] = []
         self._numbers = 0
         self._ended = False
 
     # --- one decision ---
 
-    def drive(self, watch: Watch | None) -> None:
+    def drive(self, turn: Turn) -> None:
         """Runs whatever is ready, and what becomes ready by it. Only that is watched."""
         outer = asyncio._get_running_loop()
         hooks = sys.get_asyncgen_hooks()
@@ -148,7 +143,7 @@ class Loop(asyncio.AbstractEventLoop):
         # An abandoned generator is ended with its run, never by the collector in the middle of another one.
         sys.set_asyncgen_hooks(self.generators.append, _left)
         try:
-            self._run_ready(watch)
+            self._run_ready(turn)
         finally:
             sys.set_asyncgen_hooks(*hooks)
             asyncio._set_running_loop(outer)
@@ -156,27 +151,23 @@ class Loop(asyncio.AbstractEventLoop):
             self.tasks = [task for task in self.tasks if not task.done()]
             self._look_at = max(TASKS_LOOKED_AT, 2 * len(self.tasks))
 
-    def _run_ready(self, watch: Watch | None) -> None:
-        ran = 0
-        try:
-            while ran < len(self._ready) and self.run.offence is None:
-                handle = self._ready[ran]
-                ran += 1
-                if ran == HANDLES_KEPT:
-                    del self._ready[:ran]
-                    ran = 0
+    def _run_ready(self, turn: Turn) -> None:
+        """A run with an offence goes no further: nothing of what it had ready is wanted any more."""
+        while self._ready:
+            ready, self._ready = self._ready, []
+            for handle in ready:
+                if self.run.offence is not None:
+                    return
                 if handle._cancelled:
                     continue
                 try:
-                    seen(watch, handle.call if type(handle) is FlowHandle else handle._run)
+                    handle() if handle.is_ours else seen(turn, handle)
                 except (SystemExit, KeyboardInterrupt) as error:
                     if is_stop(error):
                         raise
                     # else the task that raised it has it for its outcome
                 except BaseException as error:
                     self.run.unheard({"message": f"Exception in callback {handle!r}", "exception": error})
-        finally:
-            del self._ready[:ran]
 
     def left(self) -> list[FlowTask[Any]]:
         """The tasks that are not done, but for the one that asks. What the others raised is heard: nobody need be
@@ -188,31 +179,40 @@ class Loop(asyncio.AbstractEventLoop):
         return [task for task in self.tasks if task is not me and not task.done()]
 
     def put(self, handle: asyncio.TimerHandle) -> None:
-        self._ready.append(handle)
+        self._ready.append(FlowHandle(_fire, handle))
 
     def number(self) -> int:
         self._numbers += 1
         return self._numbers
 
-    def end(self, watch: Watch | None) -> None:
+    def is_idle(self) -> bool:
+        """Whether nothing of the function is left to be ended."""
+        return not self.generators and all(task.done() for task in self.tasks)
+
+    def let_go(self) -> None:
+        self._ended = True
+        self.run = _NOBODY
+        self.tasks.clear()
+        self._ready.clear()
+
+    def end(self, turn: Turn) -> None:
         """Ends every task where it stands, in reverse order; nothing of it is scheduled any more. We are the running
         loop meanwhile: what a `finally` asks for must reach us, who are cut off, and nobody else."""
         outer = asyncio._get_running_loop()
         asyncio._set_running_loop(self)
         try:
-            self._end(watch)
+            self._end(turn)
         finally:
-            self._ended = True
             asyncio._set_running_loop(outer)
-            self.run = _NOBODY
+            self.let_go()
 
-    def _end(self, watch: Watch | None) -> None:
+    def _end(self, turn: Turn) -> None:
         while self.tasks:  # a `finally` may make more of them: they never begin
             task = self.tasks.pop()
             if not task.done():
                 task._log_destroy_pending = False
                 waits_for = task._fut_waiter
-                _close(task.get_coro(), watch)
+                _close(task.get_coro(), turn)
                 # A task, what it waits for and who waits for it hold on to each other, and on to the run, by what they
                 # call when they are done. They let go of that, and it is never called.
                 asyncio.Future.cancel(task)
@@ -220,17 +220,17 @@ class Loop(asyncio.AbstractEventLoop):
                     asyncio.Future.cancel(waits_for)
         for generator in reversed(self.generators):
             if not generator.ag_running and generator.ag_frame is not None:
-                _close(generator.aclose(), watch)
+                _close(generator.aclose(), turn)
         self.generators.clear()
-        self._ready.clear()
 
     # --- what asyncio asks of a loop ---
 
     def call_soon(
         self, callback: Callable[[*Ts], object], *args: *Ts, context: contextvars.Context | None = None
-    ) -> asyncio.Handle:
+    ) -> Any:
         within = contextvars.copy_context() if context is None else context
-        handle = FlowHandle(partial(within.run, callback, *args))
+        kind = OurHandle if type(callback) is Ours else FlowHandle
+        handle = kind(within.run, callback, *args)
         self._ready.append(handle)
         return handle
 
@@ -253,7 +253,7 @@ class Loop(asyncio.AbstractEventLoop):
         handle = asyncio.TimerHandle(when, callback, args, self, context)
         due_ns = self.run.started_ns + round(when * 10**9)
         if due_ns <= self.run.now_ns:
-            self._ready.append(handle)
+            self.put(handle)
         else:
             self.run.at(due_ns, handle)
         return handle
@@ -266,7 +266,15 @@ class Loop(asyncio.AbstractEventLoop):
         return (self.run.now_ns - self.run.started_ns) / 10**9
 
     def create_future(self) -> FlowFuture[Any]:
-        return FlowFuture(self.number(), self)
+        future: FlowFuture[Any] = FlowFuture(loop=self)
+        future.number = self.number()
+        return future
+
+    def await_future(self, of: int) -> AwaitFuture[Any]:
+        """What the await of that number is waited for with."""
+        future: AwaitFuture[Any] = AwaitFuture(loop=self)
+        future.number, future.of = self.number(), of
+        return future
 
     def create_task(
         self,
@@ -335,8 +343,9 @@ class _Nobody:
 _NOBODY: Final = _Nobody()
 
 
-def _nothing() -> None:
-    """In place of what is not called any more."""
+def _fire(handle: asyncio.TimerHandle) -> None:
+    if not handle.cancelled():
+        handle._run()
 
 
 def _left(generator: object) -> None:
@@ -383,11 +392,11 @@ for _name in _OUTSIDE:
 make_loop: Final[Callable[[Numbered], Loop]] = Loop
 
 
-def _close(coroutine: Any, watch: Watch | None) -> None:
+def _close(coroutine: Any, turn: Turn) -> None:
     """Ends a coroutine where it stands. What it awaits in a `finally` ends the same way, for `throw` reaches the
     innermost of a chain of awaits; `close` would leave that one to the collector."""
     for _ in range(THROWS_MAX):
         try:
-            seen(watch, partial(coroutine.throw, Dropped))
+            seen(turn, partial(coroutine.throw, Dropped))
         except BaseException:
             return

@@ -166,8 +166,7 @@ def decision(life: Life, ctx: Context) -> Decision:
         log["patches"] = made.patches
     if (life.data or state["state"]) and (changed := _changes(life)):
         log["state"] = changed
-    events = [told.event for told in made.events]
-    decided = Decision(state=state, events=events, intents=made.intents, cancel=made.cancel)
+    decided = Decision(state=state, events=made.events, intents=made.intents, cancel=made.cancel)
     if life.outcome is not None and life.is_over:
         _end(life, decided, log, ctx)
     elif life.owes:

@@ -14,14 +14,10 @@ import logging
 import sys
 from collections.abc import Callable
 from threading import Event, Thread, get_ident
-from typing import Any, Final, Protocol
-
-import msgspec
-
-from treadle.kernel.errors import Undecidable
+from typing import Final
 
 from .errors import DecisionTooLong
-from .guard import Watch, put_back, watch_here
+from .guard import Turn, Watched, begin, end, here
 from .source import place_of
 
 log = logging.getLogger("treadle.flow")
@@ -33,32 +29,9 @@ TICKS_MAX: Final = 40
 TICKS_IDLE: Final = 8
 
 
-class Deciding(Protocol):
-    """Whose decision it is."""
-
-    run: str
-    offence: Undecidable | None
-
-
 class BrokenOff(BaseException):
     """Raised inside a decision that took too long. No `except Exception` holds it, and what holds it is broken
     off again."""
-
-
-class Turn(msgspec.Struct, eq=False):
-    """One decision on one thread."""
-
-    life: Deciding
-    thread: int
-    outer: Turn | None
-    # What was there before.
-    profile: Any
-    watch: Watch | None
-    ticks: int = 0
-    over: bool = False
-    breaking: bool = False
-    # Set when nothing more will be raised.
-    quiet: Event | None = None
 
 
 class Patience:
@@ -71,11 +44,12 @@ class Patience:
         self._never = Event()
         self._thread: Thread | None = None
 
-    def during(self, life: Deciding, call: Callable[[], None]) -> None:
+    def during(self, life: Watched, call: Callable[[Turn], None]) -> None:
         """Calls; breaks the call off if it takes too long, and leaves the offence with the life. Whatever happens,
         the turn is ended: the exception may come between any two instructions."""
         thread = get_ident()
-        turn = Turn(life, thread, self._turns.get(thread), sys.getprofile(), watch_here())
+        turn = Turn(life, thread, here.turn, sys.getprofile(), life.guarded and gc.isenabled())
+        outer = self._turns.get(thread)
         self._turns[thread] = turn
         self._began += 1
         if self._asleep:
@@ -86,8 +60,9 @@ class Patience:
             try:
                 if not called:
                     called = True
-                    call()
-                self._end(turn)
+                    begin(turn)
+                    call(turn)
+                self._end(turn, outer)
                 ended = True
             except BrokenOff:
                 continue
@@ -96,7 +71,7 @@ class Patience:
         if error is not None:
             raise error
 
-    def _end(self, turn: Turn) -> None:
+    def _end(self, turn: Turn, outer: Turn | None) -> None:
         """Nothing is raised in this thread any more when this returns. Whoever breaks a turn off says so before it
         looks whether the turn is over; we say that it is over before we look: one of us sees the other."""
         turn.over = True
@@ -104,14 +79,11 @@ class Patience:
             assert turn.quiet is not None
             turn.quiet.wait()
             _spend(turn.thread)
-            put_back(
-                turn.profile, turn.watch
-            )  # whoever had set others may have been broken off in the middle
-            gc.enable()
-        if turn.outer is None:
+        end(turn)
+        if outer is None:
             self._turns.pop(turn.thread, None)
         else:
-            self._turns[turn.thread] = turn.outer
+            self._turns[turn.thread] = outer
 
     # --- the thread that looks on ---
 

@@ -5,7 +5,6 @@ A step is known by its name, process-wide, from its decoration on: a worker find
 
 from __future__ import annotations
 
-import asyncio
 import inspect
 import sys
 from collections.abc import Callable, Coroutine, Mapping, Sequence
@@ -23,9 +22,9 @@ from treadle.lang.refusing import refuse
 from .awaits import Settled
 from .complaints import SETTING, SHAPE, TYPE, Complaints, annotated
 from .errors import StepFailed, StepTimeout
-from .guard import FlowRandom, unwatched
+from .guard import FlowRandom, here, unwatched
 from .life import Life
-from .loop import Loop
+from .loop import FlowFuture
 from .shapes import EMPTY, are_simple, as_is, hints_of, kept, plain, reads_simply, typed
 from .source import place_of
 
@@ -150,12 +149,16 @@ class Step(Generic[P, R]):
         update_wrapper(self, function)
 
     def __call__(self, *args: P.args, **kwargs: P.kwargs) -> Coroutine[Any, Any, R]:
-        call = unwatched(self._simply, args, kwargs)
-        if call is not None:
-            return call
-        life = current_life()
-        assert life is not None
-        return self.in_run(life, args, kwargs)
+        turn = here.turn
+        life = turn.life
+        if type(life) is not Life:
+            return _called(self.function, args, kwargs)
+        turn.off()
+        try:
+            call = self._simply(life, args, kwargs)
+        finally:
+            turn.on()
+        return self.in_run(life, args, kwargs) if call is None else call
 
     def options(
         self,
@@ -197,11 +200,10 @@ class Step(Generic[P, R]):
         arguments = self._encoded(args, kwargs, plain)
         return self._attempts(life, arguments, unwatched(place_of, sys._getframe(1)))
 
-    def _simply(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Coroutine[Any, Any, R] | None:
+    def _simply(
+        self, life: Life, args: Sequence[Any], kwargs: Mapping[str, Any]
+    ) -> Coroutine[Any, Any, R] | None:
         """A call for which none of the author's code is asked, so that nobody need watch it; None for any other."""
-        life = current_life()
-        if life is None:
-            return _called(self.function, args, kwargs)
         if not are_simple(args) or (kwargs and not are_simple(kwargs.values())):
             return None
         life.check()
@@ -222,16 +224,18 @@ class Step(Generic[P, R]):
 
     async def _attempts(self, life: Life, arguments: dict[str, Value], place: str | None) -> R:
         """Each call in here that is not kept from the watch is one that the watch is told of."""
-        settings, attempt = self.settings, 1
+        attempt = 1
         key: str | None = None
         random: FlowRandom | None = None
         while True:
-            params = {**self._about, "args": arguments}
-            if attempt > 1:
-                params["attempt"] = attempt
-            due = None if settings.timeout_ns is None else life.now_ns + settings.timeout_ns
-            key = key or f"{life.run}/{life.generation}.{life.count}"
-            result = await unwatched(life.awaited, "step", self.name, params, due, key, place)
+            turn = here.turn
+            turn.off()
+            try:
+                key = key or f"{life.run}/{life.generation}.{life.count}"
+                asked = self._asked(life, arguments, attempt, key, place)
+            finally:
+                turn.on()
+            result = await asked
             if result.status == "ok":
                 given: Value = result.value
                 if type(given) in self._returns_as_is:
@@ -243,15 +247,26 @@ class Step(Generic[P, R]):
                     return unwatched(self._value, life, given)
                 return self._value(life, given)
             failure = failure_of(self.name, result, attempt)
-            if attempt >= settings.retry.attempts or not settings.retry.takes(failure):
+            retry = self.settings.retry
+            if attempt >= retry.attempts or not retry.takes(failure):
                 raise failure
             random = random or FlowRandom(f"{life.seed.hex()}/{key}")
-            if wait := settings.retry.delay_after(attempt, random):
+            if wait := retry.delay_after(attempt, random):
                 again_ns = life.now_ns + wait
                 await unwatched(
                     life.awaited, "timer", f"retry of {self.name}", {}, due_ns=again_ns, place=place
                 )
             attempt += 1
+
+    def _asked(
+        self, life: Life, arguments: dict[str, Value], attempt: int, key: str, place: str | None
+    ) -> FlowFuture[Settled]:
+        params = {**self._about, "args": arguments}
+        if attempt > 1:
+            params["attempt"] = attempt
+        timeout_ns = self.settings.timeout_ns
+        due = None if timeout_ns is None else life.now_ns + timeout_ns
+        return life.awaited("step", self.name, params, due, key, place)
 
     def _look_at_what_it_gives(self) -> None:
         gives = self.hints.get("return", EMPTY)
@@ -288,8 +303,8 @@ def failure_of(step: str, result: Settled, attempts: int) -> StepFailed:
 
 def current_life() -> Life | None:
     """The run whose decision this thread is making, if it makes one."""
-    loop = asyncio._get_running_loop()
-    return loop.run if isinstance(loop, Loop) and isinstance(loop.run, Life) else None
+    life = here.turn.life
+    return life if isinstance(life, Life) else None
 
 
 async def _called(function: Callable[..., Any], args: Any, kwargs: Any) -> Any:
