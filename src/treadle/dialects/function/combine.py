@@ -99,7 +99,9 @@ class _Branches:
         while self.waiting and (self._limit is None or self.going < self._limit):
             item = self.waiting.popleft()
             # As `ensure_future` does, which looks at each at length.
-            task = self._loop.create_task(item) if type(item) is CoroutineType else asyncio.ensure_future(item)
+            task = (
+                self._loop.create_task(item) if type(item) is CoroutineType else asyncio.ensure_future(item)
+            )
             task.add_done_callback(self._telling(self._finished, len(self.tasks)))
             self.tasks.append(task)
             self.going += 1

@@ -364,7 +364,8 @@ class Life:
         where the await is; a child that was cancelled has failed."""
         if not isinstance(name, str):
             raise TypeError(f"a {kind} has a text for its name, not {name!r}")
-        self.check_here()
+        if here.turn.life is not self:
+            self.check_here()
         made = self.wait(kind, name, params, due_ns=due_ns, key=key, place=place)
         assert made.future is not None
         return made.future

@@ -161,7 +161,16 @@ class Loop(asyncio.AbstractEventLoop):
                 if handle._cancelled:
                     continue
                 try:
-                    handle() if handle.is_ours else seen(turn, handle)
+                    if handle.is_ours:
+                        handle()
+                        continue
+                    turn.is_on = True
+                    turn.on()
+                    try:
+                        handle()
+                    finally:
+                        turn.off()
+                        turn.is_on = False
                 except (SystemExit, KeyboardInterrupt) as error:
                     if is_stop(error):
                         raise

@@ -11,7 +11,6 @@ from __future__ import annotations
 import weakref
 from collections import OrderedDict
 from collections.abc import Callable
-from functools import partial
 from threading import Lock
 from typing import Any, ClassVar, Final, cast
 
@@ -196,7 +195,7 @@ class FunctionMachine(PastMachine):
         if ctx.recorded is not None:
             return past.told(state, ctx)
         life = self._made(self._code(definition), state, ctx)
-        return self._decided(life, ctx, partial(self._begin, life))
+        return self._decided(life, ctx, self._begin, life)
 
     def step(self, definition: Code, state: Value, event: Event, ctx: Context) -> Decision:
         if ctx.recorded is not None:
@@ -209,7 +208,7 @@ class FunctionMachine(PastMachine):
                 self.forget(state)
                 past.take(state, event, ctx)
                 life = self._made(self._code(definition), state, ctx)
-                return self._decided(life, ctx, partial(self._begin, life))
+                return self._decided(life, ctx, self._begin, life)
             case Continue():
                 return self._told(definition, state, event, ctx)
             case Apply():
@@ -236,13 +235,15 @@ class FunctionMachine(PastMachine):
         life = self._life(definition, state, ctx)
         entry = past.take(state, event, ctx)
         assert entry is not None
-        return self._decided(life, ctx, partial(life.feed, entry), is_new=False)
+        return self._decided(life, ctx, life.feed, entry, is_new=False)
 
-    def _decided(self, life: Life, ctx: Context, go: Callable[[], None], *, is_new: bool = True) -> Decision:
+    def _decided(
+        self, life: Life, ctx: Context, go: Callable[..., None], *given: Any, is_new: bool = True
+    ) -> Decision:
         """Lets the function go on, and makes a decision of what it did."""
         life.ctx, life.answered = ctx, None if ctx.logged is None else _answered(ctx)
         try:
-            go()
+            go(*given)
             decision = past.decision(life, ctx)
         except BaseException:
             self._discard(life)

@@ -62,7 +62,16 @@ class Patience:
                     called = True
                     begin(turn)
                     call(turn)
-                self._end(turn, outer)
+                # Whoever breaks a turn off says so before it looks whether the turn is over; we say that it is over
+                # before we look: one of us sees the other.
+                turn.over = True
+                if turn.breaking:
+                    self._spend(turn)
+                end(turn)
+                if outer is None:
+                    self._turns.pop(thread, None)
+                else:
+                    self._turns[thread] = outer
                 ended = True
             except BrokenOff:
                 continue
@@ -71,19 +80,11 @@ class Patience:
         if error is not None:
             raise error
 
-    def _end(self, turn: Turn, outer: Turn | None) -> None:
-        """Nothing is raised in this thread any more when this returns. Whoever breaks a turn off says so before it
-        looks whether the turn is over; we say that it is over before we look: one of us sees the other."""
-        turn.over = True
-        if turn.breaking:
-            assert turn.quiet is not None
-            turn.quiet.wait()
-            _spend(turn.thread)
-        end(turn)
-        if outer is None:
-            self._turns.pop(turn.thread, None)
-        else:
-            self._turns[turn.thread] = outer
+    def _spend(self, turn: Turn) -> None:
+        """Nothing is raised in this thread any more when this returns."""
+        assert turn.quiet is not None
+        turn.quiet.wait()
+        _spend(turn.thread)
 
     # --- the thread that looks on ---
 

@@ -207,7 +207,7 @@ class Step(Generic[P, R]):
         if not are_simple(args) or (kwargs and not are_simple(kwargs.values())):
             return None
         life.check()
-        return self._attempts(life, self._encoded(args, kwargs, kept), place_of(sys._getframe(1)))
+        return self._attempts(life, self._encoded(args, kwargs, kept), place_of(sys._getframe(2)))
 
     def _encoded(
         self, args: Sequence[Any], kwargs: Mapping[str, Any], written: Callable[[Any], Value]
