@@ -129,10 +129,15 @@ def prepare(engine):
     engine.deploy("first.yaml")
 """
 PLAYBOOK_AS_JSON = """
+import json
+TOOL = {"kind": "more", "n": "{{ args.n | default(0) }}"}
+ARC = {"step": "s", "when": "{{ event.result < workload.most }}", "args": {"n": "{{ event.result }}"}}
+STEP = {"step": "s", "tool": TOOL, "next": {"arcs": [ARC]}}
+
 def prepare(engine):
-    engine.tool("one")(lambda: 1)
+    engine.tool("more")(lambda n: n + 1)
     with open("first.json", "w") as file:
-        file.write('{"metadata": {"name": "first"}, "workflow": [{"step": "s", "tool": {"kind": "one"}}]}')
+        json.dump({"metadata": {"name": "first"}, "workload": {"most": 1}, "workflow": [STEP]}, file)
     engine.deploy("first.json")
 """
 FUNCTION = """
@@ -179,9 +184,13 @@ print("\\n".join(sys.modules))
         (
             "playbook",
             PLAYBOOK,
-            ("treadle.dialects.process", "treadle.dialects.function"),
+            ("jinja2", "treadle.dialects.process", "treadle.dialects.function"),
         ),
-        ("playbook", PLAYBOOK_AS_JSON, ("yaml", "treadle.dialects.process", "treadle.dialects.function")),
+        (
+            "playbook",
+            PLAYBOOK_AS_JSON,
+            ("yaml", "jinja2", "tempfile", "treadle.dialects.process", "treadle.dialects.function"),
+        ),
         (
             "function",
             FUNCTION,

@@ -31,7 +31,7 @@ SHOWN = {
     "dialects/agent/check.py": "a definition is checked before there is a run",
     "dialects/agent/sources.py": "a source is checked before there is a run",
     "dialects/agent/evals.py": "runs that 0.1.0 began keep the words it recorded",
-    "dialects/playbook/templates.py": "a template is compiled before there is a run; 0.1.0's runs keep its words",
+    "dialects/playbook/parsing.py": "a template is compiled before there is a run",
     "dialects/reactive/machine.py": "an author's own exception: a fault, whose recorded words stand on replay",
     "dialects/reactive/types.py": "an annotation is read when its class is made",
 }

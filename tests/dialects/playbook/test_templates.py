@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from treadle.dialects.playbook import parsing
+from treadle.dialects.playbook.edition import CURRENT, edition
 from treadle.dialects.playbook.handles import Handle, Scope, StepResults
+from treadle.dialects.playbook.short_forms import Reading, read
 from treadle.dialects.playbook.templates import Expression, Field, Tree, expression
-from treadle.dialects.playbook.texts import plain
+from treadle.dialects.playbook.texts import plain, truth_of
 from treadle.kernel.errors import ExpressionError
 
 from .harness import Lab
@@ -205,6 +209,135 @@ def test_shortcuts_agree_with_jinja(text: str) -> None:
         except Exception as error:
             outcomes.append(("error", type(error).__name__))
     assert outcomes[0] == outcomes[1]
+
+
+_WORDS = st.one_of(
+    st.sampled_from(
+        [
+            *(
+                "ctx.n",
+                "ctx.text",
+                "ctx.missing",
+                "ctx.missing.deeper",
+                "ctx.n.deeper",
+                "gone",
+                "gone.a.b",
+                "ctx",
+                "loop",
+                "caller",
+            ),
+            *(
+                "outcome.http.status",
+                "outcome.items",
+                "s.x",
+                "s.status",
+                "s",
+                "event.result",
+                "range",
+                "dict.x",
+                "self",
+                "not",
+                "if",
+            ),
+            *(
+                "true",
+                "None",
+                "0",
+                "7",
+                "007",
+                "1_000",
+                "1.5",
+                "-1",
+                "'x'",
+                '"step.done"',
+                "''",
+                "'a\\n'",
+                "'}}'",
+                "ctx['n']",
+                "ctx.n()",
+                "ü",
+            ),
+            *(
+                "==",
+                "!=",
+                "<",
+                "<=",
+                ">",
+                ">=",
+                "in",
+                "|",
+                "+",
+                "is",
+                "-",
+                "}}",
+                "{{",
+                "and",
+                "'",
+                "default(1)",
+                "default('d')",
+                "default()",
+            ),
+            *("default(none)", "default(ctx.n)", "default(1)|int", "d(1)", "length", "%}", "#}"),
+        ]
+    ),
+    st.text("ctx.n'\"|(){}%-= <1\\", max_size=6),
+)
+
+
+@settings(max_examples=600, deadline=None)
+@given(
+    st.one_of(
+        _WORDS.map(lambda word: [word]),
+        st.tuples(_WORDS, st.sampled_from(["==", "!=", "<", "<=", ">", ">=", "|"]), _WORDS),
+        st.lists(_WORDS, min_size=1, max_size=4),
+    ),
+    st.sampled_from([" ", "", "\n", "  "]),
+    st.sampled_from(
+        [("{{ ", " }}"), ("{{", "}}"), (" {{ ", " }}\n"), ("{{- ", " }}"), ("{{ ", " }} {{ ctx.n }}")]
+    ),
+)
+def test_short_forms_are_read_as_jinja_reads_them(
+    words: Sequence[str], between: str, braces: tuple[str, str]
+) -> None:
+    """What is read without Jinja is told of alike, and has the same value under the rules of both editions."""
+    text = between.join(words).join(braces)
+    short = read(text)
+    if short is None:
+        return
+    by_jinja = parsing.parsed(text)
+    for field in ("native", "path", "names_only", "names", "uses", "chains"):
+        assert getattr(short, field) == getattr(by_jinja, field), field
+    assert parsing.without_value(text) is None
+    steps = StepResults({"s": {"status": "done", "result": {"x": [1]}}})
+    for rules in (1, CURRENT):
+        token = edition.set(rules)
+        try:
+            assert _outcome(short, Scope(NAMES, (steps,))) == _outcome(by_jinja, Scope(NAMES, (steps,)))
+        finally:
+            edition.reset(token)
+
+
+def _outcome(found: Reading, scope: Scope) -> tuple[str, Any]:
+    assert found.fast is not None
+    try:
+        value = found.fast(scope)
+        return type(value).__name__, (plain(value, load=True), truth_of(value))
+    except Exception as error:
+        return type(error).__name__, str(error)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "{{ ctx.n }}",
+        "{{n}}",
+        "{{ ctx.n < workload.most }}",
+        "{{ event.name == 'step.done' }}",
+        "{{ args.n | default(0) }}",
+    ],
+)
+def test_these_are_short_forms(text: str) -> None:
+    assert read(text) is not None
 
 
 @pytest.mark.parametrize(

@@ -9,18 +9,12 @@ what is meant; they never get here.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from typing import Final
-
 import msgspec
-from jinja2 import nodes
 
 from .handles import MISSING, Handle, Scope, attribute
 
 # ("workload", "items") for `workload.items`; an index is its text.
 Chain = tuple[str, ...]
-
-_EXCUSED: Final = frozenset({"default", "d"})
 
 
 class Absent(Exception):
@@ -81,32 +75,3 @@ def _may_be_nothing(scope: Scope, chain: Chain) -> bool:
         return "parent" not in value
     event = scope.resolve("event") if root in ("event", "output") else None
     return isinstance(event, dict) and (event.get("status") == "error" or chain[:2] == ("event", "error"))
-
-
-def chains_of(node: nodes.Node) -> Iterator[Chain]:
-    """The chains of names that a tree reads, but for those it has an answer for."""
-    if isinstance(node, nodes.Filter) and node.name in _EXCUSED and node.node is not None:
-        for argument in node.args:
-            yield from chains_of(argument)
-        return
-    if isinstance(node, nodes.Test):
-        return
-    if isinstance(node, nodes.Name | nodes.Getattr | nodes.Getitem) and (chain := chain_of(node)) is not None:
-        yield chain
-        return
-    for child in node.iter_child_nodes():
-        yield from chains_of(child)
-
-
-def chain_of(node: nodes.Node) -> Chain | None:
-    outer: Chain | None
-    match node:
-        case nodes.Name(name=name):
-            return (name,)
-        case nodes.Getattr(node=inner, attr=key) if (outer := chain_of(inner)) is not None:
-            return (*outer, key)
-        case nodes.Getitem(node=inner, arg=nodes.Const(value=str() | int() as key)) if (
-            outer := chain_of(inner)
-        ) is not None:
-            return (*outer, str(key))
-    return None

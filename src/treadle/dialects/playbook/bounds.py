@@ -16,7 +16,6 @@ from contextvars import ContextVar
 from typing import Any, Final, TypeVar
 
 import msgspec
-from jinja2.exceptions import SecurityError
 
 from .absent import Wanted
 from .edition import is_first
@@ -38,7 +37,7 @@ CHARS_PER_TURN: Final = 16
 ITEMS_PER_TURN: Final = 4
 
 
-class Misuse(SecurityError):
+class Misuse(Exception):
     """A template does what templates must not do, or cannot. The words are ours, so they may be recorded."""
 
 

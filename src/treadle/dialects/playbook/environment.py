@@ -33,8 +33,9 @@ from .bounds import (
 from .edition import is_first
 from .filters import check_widths, install, joined, replaced, words
 from .handles import MISSING, attribute, bare
+from .nothing import NotThere
 from .operations import binary, compare, kind_of
-from .texts import NotThere, bounded, text_of
+from .texts import bounded, text_of
 
 _PADDING: Final = frozenset({"ljust", "rjust", "center", "zfill"})
 # The methods that values have in templates.

@@ -6,7 +6,7 @@ A reference is loaded when somebody looks inside it, never before; where the pay
 hand (a worker loads it with an await), `PayloadNeeded` passes through the template, and the caller
 evaluates it again once it has it.
 
-Nothing here knows Jinja; `templates.py` asks `attribute` and `item` for every dot and bracket.
+Nothing here knows Jinja; templates ask `attribute` and `item` for every dot and bracket.
 """
 
 from __future__ import annotations

@@ -19,7 +19,7 @@ from .marking import Turn, canonical
 from .model import Loop
 from .outcomes import collection
 from .states import Source, TokenState
-from .texts import NotThere, bounded
+from .texts import bounded, is_not_there
 
 
 def describe(turn: Turn, loop: Loop, token: TokenState, where: str) -> Source:
@@ -31,7 +31,7 @@ def describe(turn: Turn, loop: Loop, token: TokenState, where: str) -> Source:
         # A written list, or mapping, of templates.
         return _listed(turn, canonical(collection(loop.source.render(scope), where)))
     raw = loop.field.raw(scope)
-    if isinstance(raw, NotThere) and not is_first():
+    if is_not_there(raw) and not is_first():
         raise loop.field.missing(raw)
     if isinstance(raw, range):
         return {"range": [raw.start, raw.stop, raw.step]}

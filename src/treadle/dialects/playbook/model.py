@@ -18,7 +18,8 @@ from .handles import Scope
 from .layers import effective_spec, merge
 from .lifetimes import declared
 from .needs import Needs, needs_of
-from .templates import Field, Tree, Use, is_template
+from .short_forms import Use
+from .templates import Field, Tree, is_template
 
 ATTEMPTS: Final = 3
 DELAY_S: Final = 1.0

@@ -14,7 +14,7 @@ import msgspec
 
 from treadle.kernel.values import Value
 
-from .templates import Use
+from .short_forms import Use
 
 # Names with a meaning of their own; every other name is looked up in the layers.
 RESERVED: Final = frozenset(

@@ -6,17 +6,17 @@ import operator as operators
 from collections.abc import Callable, Iterable
 from typing import Any, Final
 
-from jinja2 import Undefined
-from jinja2.exceptions import UndefinedError
-
 from .bounds import Misuse, budget, check_size, check_times
 from .edition import is_first
 from .handles import bare
+from .texts import is_undefined
 
 _POWER_BITS_MAX: Final = 4096
 
 
 def kind_of(value: object) -> str:
+    if is_undefined(value):
+        return "nothing"
     for kind, name in _KINDS:
         if isinstance(value, kind):
             return name
@@ -24,7 +24,6 @@ def kind_of(value: object) -> str:
 
 
 _KINDS: Final[tuple[tuple[type | tuple[type, ...], str], ...]] = (
-    (Undefined, "nothing"),
     (type(None), "null"),
     (bool, "a boolean"),
     ((int, float), "a number"),
@@ -97,7 +96,7 @@ COMPARE: Final[dict[str, Callable[[Any, Any], object]]] = {
     "in": lambda a, b: a in b,
     "notin": lambda a, b: a not in b,
 }
-_SIGNS: Final = {"eq": "==", "ne": "!=", "lt": "<", "lteq": "<=", "gt": ">", "gteq": ">=", "notin": "not in"}
+SIGNS: Final = {"eq": "==", "ne": "!=", "lt": "<", "lteq": "<=", "gt": ">", "gteq": ">=", "notin": "not in"}
 
 
 def compare(operator: str, left: object, right: object) -> object:
@@ -114,8 +113,6 @@ def compare(operator: str, left: object, right: object) -> object:
             spending.spend(min(spending.extent.turns(left), spending.extent.turns(right)))
     try:
         return COMPARE[operator](left, right)
-    except UndefinedError:
-        raise
     except TypeError:
-        sign = _SIGNS.get(operator, operator)
+        sign = SIGNS.get(operator, operator)
         raise Misuse(f"{sign} does not go with {kind_of(left)} and {kind_of(right)}") from None

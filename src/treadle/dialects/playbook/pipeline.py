@@ -29,7 +29,7 @@ from .outcomes import NotACollection, collection, loop_view, output_view
 from .selection import extracted
 from .tasks import PREVIOUS
 from .templates import Tree
-from .texts import NotThere
+from .texts import is_not_there
 
 # A pipeline that jumps among noops forever would hold its worker forever.
 IDLE_TASKS_MAX: Final = 20_000
@@ -382,7 +382,7 @@ class Pipeline:
         sub = self.frame.get("sub")
         if sub is None:
             try:
-                if loop.field is not None and isinstance(raw := loop.field.raw(self.scope), NotThere):
+                if loop.field is not None and is_not_there(raw := loop.field.raw(self.scope)):
                     raise loop.field.missing(raw)
                 items = collection(loop.source.render(self.scope, load=True), f"{task.where}, loop.in")
             except (ExpressionError, NotACollection) as error:

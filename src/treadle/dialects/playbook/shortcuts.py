@@ -8,23 +8,18 @@ expressions both ways and compares.
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any, Final
 
-from jinja2 import Environment, Undefined, nodes
+from jinja2 import Environment, nodes
 
-from .bounds import CHARS_PER_TURN
-from .edition import is_first
-from .handles import MISSING, Handle, Scope, attribute, bare
-from .operations import COMPARE, binary, compare
-from .texts import NotThere, text_of
+from .closures import Shortcut, compared, constant, inner, keyed, named
+from .handles import Scope, bare
+from .operations import binary
+from .texts import text_of
 
-Shortcut = Callable[[Scope], Any]
 # Beyond so many nodes an expression is compiled by Jinja, which counts what it does.
 NODES_MAX: Final = 100
 
-# What a template hands on as it is.
-_PLAIN: Final = frozenset({str, int, float, bool})
 FILTERS: Final = frozenset({"default", "d", "int", "float", "length", "count"})
 _TESTS: Final = frozenset({"defined", "undefined", "none"})
 
@@ -66,46 +61,16 @@ class _Walk:
         return made
 
     def _const(self, node: nodes.Const) -> Shortcut:
-        value = node.value
-        return lambda scope: value
+        return constant(node.value)
 
     def _name(self, node: nodes.Name) -> Shortcut:
-        name = node.name
-        if name in self.env.globals:
+        if node.name in self.env.globals:
             raise _GiveUp
-
-        def read(scope: Scope) -> object:
-            found = scope.resolve(name)
-            return NotThere(name=name) if found is MISSING else found
-
-        return read
+        return named(node.name)
 
     def _getattr(self, node: nodes.Getattr) -> Shortcut:
-        target, name, fallback = self.expr(node.node), node.attr, self.env.getattr
-
-        def read(scope: Scope) -> object:
-            value = target(scope)
-            found = attribute(value, name)
-            if found is not MISSING:
-                return found
-            if isinstance(value, Undefined):
-                return value
-            if type(value) is dict and not (is_first() and hasattr(dict, name)):
-                return NotThere(obj=value, name=name)
-            return fallback(value, name)
-
-        if not isinstance(node.node, nodes.Name):
-            return read
-        root = node.node.name
-
-        def read_plain(scope: Scope) -> object:
-            """A text or a number in a mapping that has a name of its own, as most are (`workload.url`)."""
-            value = scope.names.get(root)
-            if type(value) is dict and type(found := value.get(name)) in _PLAIN:
-                return found
-            return read(scope)
-
-        return read_plain
+        root = node.node.name if isinstance(node.node, nodes.Name) else None
+        return keyed(self.expr(node.node), node.attr, root)
 
     def _getitem(self, node: nodes.Getitem) -> Shortcut:
         if isinstance(node.arg, nodes.Slice):
@@ -116,19 +81,7 @@ class _Walk:
     def _compare(self, node: nodes.Compare) -> Shortcut:
         if len(node.ops) != 1:
             raise _GiveUp
-        left, operator, right = self.expr(node.expr), node.ops[0].op, self.expr(node.ops[0].expr)
-        if operator in ("in", "notin"):
-            return lambda scope: compare(operator, left(scope), right(scope))
-        apply = COMPARE[operator]
-
-        def compared(scope: Scope) -> object:
-            a, b = left(scope), right(scope)
-            # What costs nothing is not counted.
-            if type(a) is type(b) and (type(a) is int or (type(a) is str and len(a) < CHARS_PER_TURN)):
-                return apply(a, b)
-            return compare(operator, a, b)
-
-        return compared
+        return compared(node.ops[0].op, self.expr(node.expr), self.expr(node.ops[0].expr))
 
     def _and(self, node: nodes.And) -> Shortcut:
         left, right = self.expr(node.left), self.expr(node.right)
@@ -180,13 +133,8 @@ class _Walk:
         args = [self.expr(argument) for argument in node.args]
         fixed = [argument.value for argument in node.args if isinstance(argument, nodes.Const)]
         if len(fixed) < len(args):
-            return lambda scope: apply(_inner(target(scope)), *[argument(scope) for argument in args])
-
-        def filtered(scope: Scope) -> object:
-            value = target(scope)
-            return apply(value.payload() if type(value) is Handle else value, *fixed)
-
-        return filtered
+            return lambda scope: apply(inner(target(scope)), *[argument(scope) for argument in args])
+        return lambda scope: apply(inner(target(scope)), *fixed)
 
     def _test(self, node: nodes.Test) -> Shortcut:
         if node.name not in _TESTS or node.args:
@@ -194,7 +142,3 @@ class _Walk:
         tests: dict[str, Any] = self.env.tests
         check, target = tests[node.name], self.expr(node.node)
         return lambda scope: check(target(scope))
-
-
-def _inner(value: object) -> object:
-    return value.payload() if type(value) is Handle else value

@@ -3,7 +3,8 @@
 A text that is one `{{ expression }}` keeps the expression's native type; any other template gives
 text; a text without template marks never reaches Jinja. What is undefined is null as a whole
 expression, empty inside text, false in a condition. Most expressions in playbooks are a handful of
-names, comparisons and defaults: `shortcuts.py` turns those into closures (about 1 µs instead of 15).
+names, comparisons and defaults: `closures.py` has them, read without Jinja where they are written plainly
+(`short_forms.py`), else from its syntax tree (`shortcuts.py`). Jinja is loaded with the first text that needs it.
 
 `Field` is a template with an address, so that an error can say where it stands. Rendering is
 bounded in output and work, because definitions come from people: see `bounds.py`.
@@ -13,30 +14,23 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from functools import lru_cache
-from json import JSONDecodeError
-from typing import Final
-
-from jinja2 import TemplateError, nodes
-from jinja2.exceptions import SecurityError, TemplateSyntaxError, UndefinedError
-from jinja2.meta import find_undeclared_variables
+from typing import TYPE_CHECKING, Final
 
 from treadle.kernel.errors import BlobMissing, ExpressionError
 from treadle.kernel.limits import INT_MAX, INT_MIN
 from treadle.kernel.values import Value
 
-from .absent import Absent, Wanted, chains_of
-from .bounds import Misuse, SizeBudget, Tally, budget, purse, share, together
-from .edition import is_first
-from .environment import ENV
+from .absent import Absent, Wanted
+from .bounds import SizeBudget, Tally, budget, purse, share, together
+from .closures import Shortcut
 from .handles import MISSING, Scope
-from .rewriting import compiled
-from .shortcuts import Shortcut, shortcut, text_shortcut
-from .texts import NotThere, bounded, plain, truth_of
+from .short_forms import Use, read
+from .texts import bounded, plain, truth_of
+
+if TYPE_CHECKING:
+    from .nothing import NotThere
 
 TEMPLATE_CHARS_MAX: Final = 1024 * 1024
-
-# A name a template reads, and the first key below it: ("ctx", "page"), ("workload", None).
-Use = tuple[str, str | None]
 
 
 class Expression:
@@ -48,38 +42,14 @@ class Expression:
         if len(text) > TEMPLATE_CHARS_MAX:
             raise ExpressionError(f"a template longer than {TEMPLATE_CHARS_MAX:,} characters")
         self.text = text
-        try:
-            tree = ENV.parse(text.strip())
-            expression = _single(tree)
-            if expression is None:
-                tree = ENV.parse(text)
-            names = sorted(
-                find_undeclared_variables(tree) - {"range", "dict", "namespace", "cycler", "joiner"}
-            )
-            self.uses = tuple(_uses(tree, frozenset(names)))
-            self._names = tuple(names)
-            self.chains = tuple(dict.fromkeys(chains_of(tree)))
-            self.native = expression is not None
-            # ("workload", "items") for {{ workload.items }}; None for anything but a plain path.
-            self.path = _path(expression)
-            # Whether it only names something, or says what is meant otherwise: nothing in it needs to be counted.
-            self.names_only = self.path is not None or _is_defaulted(expression)
-            self.fast: Shortcut | None = None
-            if shortcuts and expression is not None:
-                self.fast = shortcut(expression, ENV)
-            elif shortcuts and len(tree.body) == 1 and isinstance(tree.body[0], nodes.Output):
-                self.fast = text_shortcut(tree.body[0].nodes, ENV)
-            self._slow: Callable[[dict[str, object]], object] | None = None
-            if self.fast is None:
-                self._slow = compiled(tree, expression)
-        except TemplateSyntaxError as error:
-            raise ExpressionError(f"not a valid template: {error.message}", code="TEMPLATE_SYNTAX") from error
-        except (TemplateError, RecursionError, SyntaxError, MemoryError) as error:
-            # Python refuses what Jinja makes of it: more than 20 blocks inside one another, too many brackets.
-            raise ExpressionError(
-                "not a valid template: it nests too deeply, or uses what templates have not",
-                code="TEMPLATE_SYNTAX",
-            ) from error
+        found = read(text) if shortcuts else None
+        if found is None:
+            from .parsing import parsed  # it loads Jinja, which takes 25 ms
+
+            found = parsed(text, shortcuts=shortcuts)
+        self.native, self.path, self.names_only = found.native, found.path, found.names_only
+        self.uses, self.chains, self.fast = found.uses, found.chains, found.fast
+        self._names, self._slow = found.names, found.slow
 
     def value(self, scope: Scope) -> object:
         """Native value (handles and undefined included) or text."""
@@ -110,65 +80,13 @@ class Expression:
             budget.reset(token)
 
 
-def _single(tree: nodes.Template) -> nodes.Expr | None:
-    if len(tree.body) == 1 and isinstance(tree.body[0], nodes.Output) and len(tree.body[0].nodes) == 1:
-        only = tree.body[0].nodes[0]
-        return None if isinstance(only, nodes.TemplateData) else only
-    return None
-
-
-def _path(node: nodes.Expr | None) -> tuple[str, ...] | None:
-    if isinstance(node, nodes.Name):
-        return (node.name,)
-    if isinstance(node, nodes.Getattr) and (outer := _path(node.node)) is not None:
-        return (*outer, node.attr)
-    return None
-
-
-def _is_defaulted(node: nodes.Expr | None) -> bool:
-    """`workload.page | default(1)`"""
-    if not isinstance(node, nodes.Filter) or node.name not in ("default", "d") or node.kwargs:
-        return False
-    return _path(node.node) is not None and all(isinstance(given, nodes.Const) for given in node.args)
-
-
-_METHODS: Final = frozenset(name for name in dir(dict) if not name.startswith("_"))
-
-
-def _uses(node: nodes.Node, undeclared: frozenset[str]) -> Iterator[Use]:
-    """Which names a tree reads, each with the first key below it where that is written out."""
-    match node:
-        case nodes.Name(name=name) if name in undeclared:
-            yield (name, None)
-        case nodes.Getattr(node=nodes.Name(name=name), attr=key) if name in undeclared:
-            # `ctx.get('x')` and `workload.items()` may read anything.
-            yield (name, None if key in _METHODS else key)
-        case nodes.Getitem(node=nodes.Name(name=name), arg=nodes.Const(value=str() as key)) if (
-            name in undeclared
-        ):
-            yield (name, key)
-        case _:
-            for child in node.iter_child_nodes():
-                yield from _uses(child, undeclared)
-
-
-# Names of templates that stand for functions, and those of them that make objects without a value.
-_FUNCTIONS: Final = frozenset({"range", "dict", "cycler", "joiner", "namespace"})
-_OBJECTS: Final = frozenset({"cycler", "joiner", "namespace"})
-
-
 def without_value(text: str) -> str | None:
     """What a valid template would write that has no value, as far as its text alone shows it."""
-    tree = ENV.parse(text)
-    functions = _FUNCTIONS | {macro.name for macro in tree.find_all(nodes.Macro)}
-    for output in tree.find_all(nodes.Output):
-        for part in output.nodes:
-            match part:
-                case nodes.Name(name=name) if name in functions:
-                    return f"{name} is a function: call it, {name}(…)"
-                case nodes.Call(node=nodes.Name(name=name)) if name in _OBJECTS:
-                    return f"{name}(…) is no value: set it to a name, and write what it gives"
-    return None
+    if read(text) is not None:
+        return None
+    from .parsing import without_value
+
+    return without_value(text)
 
 
 @lru_cache(maxsize=16_384)
@@ -213,8 +131,8 @@ class Field:
         except (ExpressionError, BlobMissing):
             raise
         except Absent as error:
-            remedy = "give it a value, or say what it is otherwise: | default(…)"
-            raise self.failed(UndefinedError(f"{error.name[:200]!r} is undefined; {remedy}")) from error
+            remedy = "; give it a value, or say what it is otherwise: | default(…)"
+            raise self._undefined(error.name, remedy) from error
         except Exception as error:
             raise self.failed(error) from error
 
@@ -235,44 +153,24 @@ class Field:
     def missing(self, name: NotThere) -> ExpressionError:
         """The error of a template that steers a run and is undefined: a run must not go on as if it were not
         there."""
-        return self.failed(UndefinedError(f"{name.name[:200]!r} is undefined"))
+        return self._undefined(name.name)
+
+    def _undefined(self, name: str, remedy: str = "") -> ExpressionError:
+        from jinja2 import UndefinedError
+
+        return self.failed(UndefinedError(f"{name[:200]!r} is undefined{remedy}"))
 
     def failed(self, error: Exception) -> ExpressionError:
+        from .telling import told  # it knows Jinja's errors
+
         text = self.expression.text.strip()
         shown = text if len(text) <= 200 else text[:200] + "…"
-        reason, kind = _told(error)
+        reason, kind = told(error)
         return ExpressionError(
             f"{self.where}: {shown}: {reason}",
             where=self.where,
             details={"expression": shown, "reason": reason, "type": kind},
         )
-
-
-def _told(error: Exception) -> tuple[str, str]:
-    """What went wrong, in words of ours: those of Python and Jinja change with their versions, and may
-    hold what must not be recorded."""
-    if is_first():
-        kind = "SecurityError" if isinstance(error, SecurityError) else type(error).__name__
-        return f"{error!s:.1000}" or kind, kind
-    if isinstance(error, Misuse | UndefinedError):
-        return f"{error!s:.1000}", "undefined" if isinstance(error, UndefinedError) else "misuse"
-    for types, reason in _REASONS:
-        if isinstance(error, types):
-            return reason, "misuse"
-    return "it cannot be evaluated", "misuse"
-
-
-_REASONS: Final[tuple[tuple[type[Exception], str], ...]] = (
-    (SecurityError, "it does what templates must not do"),
-    (ZeroDivisionError, "it divides by zero"),
-    (JSONDecodeError, "a text is not JSON"),
-    (UnicodeError, "bytes are not text"),
-    (RecursionError, "it goes too deep"),
-    (OverflowError, "a number is too large"),
-    (TypeError, "its values do not go together, or a filter is given what it does not take"),
-    (ValueError, "a value has not the form that is asked for"),
-    (LookupError, "a key or an index is not there"),
-)
 
 
 # Texts above this are rendered: all that one place makes together is counted.

@@ -8,9 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping
-from typing import Any, Final
-
-from jinja2 import ChainableUndefined, Undefined
+from typing import TYPE_CHECKING, Any, Final, TypeGuard
 
 from treadle.kernel.limits import INT_MAX, INT_MIN
 from treadle.kernel.values import Value
@@ -19,8 +17,12 @@ from .bounds import Misuse, check_repeated, purse, together
 from .edition import is_first
 from .handles import Handle, payload_of
 
+if TYPE_CHECKING:
+    from .nothing import NotThere
+
 _SCALARS: Final = frozenset({str, bool, type(None), bytes})
 _NUMBERS: Final = frozenset({int, float})
+_ORDINARY: Final = _SCALARS | _NUMBERS | {dict, list, tuple, range, Handle}
 _NAMES: Final[dict[str, str]] = {
     "Cycler": "cycler()",
     "Joiner": "joiner()",
@@ -31,25 +33,22 @@ _NAMES: Final[dict[str, str]] = {
 }
 
 
-class NotThere(ChainableUndefined):
-    """A name or key that is not there. Whoever computes with it is told which."""
+def is_undefined(value: Any) -> bool:
+    """Whether a value is none at all. Only Jinja makes such, and it is not loaded for the sake of an ordinary value."""
+    if type(value) in _ORDINARY:
+        return False
+    from jinja2 import Undefined
 
-    __slots__ = ()
+    return isinstance(value, Undefined)
 
-    @property
-    def _undefined_message(self) -> str:
-        if is_first():
-            return super()._undefined_message
-        return f"{str(self._undefined_name)[:200]!r} is undefined"
 
-    @property
-    def name(self) -> str:
-        return str(self._undefined_name)
+def is_not_there(value: Any) -> TypeGuard[NotThere]:
+    """The same of one that a template named, or that a filter gave."""
+    if not is_undefined(value):
+        return False
+    from .nothing import NotThere
 
-    @property
-    def is_named(self) -> bool:
-        """Whether a template named it; what a filter or an `if` without `else` gives has no name."""
-        return self._undefined_name is not None
+    return isinstance(value, NotThere)
 
 
 def plain(value: Any, *, load: bool = False) -> Value:
@@ -66,7 +65,7 @@ def plain(value: Any, *, load: bool = False) -> Value:
         return [plain(item, load=load) for item in value]
     if kind is Handle:
         return plain(payload_of(value.raw)) if load else value.raw
-    if isinstance(value, Undefined):
+    if is_undefined(value):
         _asked_for(value)
         return None
     if isinstance(value, str):
@@ -78,12 +77,12 @@ def plain(value: Any, *, load: bool = False) -> Value:
     return [plain(item, load=load) for item in value]
 
 
-def _asked_for(value: Undefined) -> None:
+def _asked_for(value: Any) -> None:
     """Nothing is about to be handed on: where arguments are made, what was named must be there (since version 2)."""
     tally = together.get(None)
     if tally is None or tally.asking is None or is_first():
         return
-    if isinstance(value, NotThere) and value.is_named:
+    if is_not_there(value) and value.is_named:
         tally.asking.meets(value.name)
 
 
@@ -118,7 +117,7 @@ def text_of(value: Any) -> str:
         return str(value)
     if kind is Handle:
         return text_of(value.payload())
-    if isinstance(value, Undefined):
+    if is_undefined(value):
         _asked_for(value)
         return ""
     if isinstance(value, str):
@@ -129,7 +128,7 @@ def text_of(value: Any) -> str:
 
 def truth_of(value: object) -> bool:
     """Whether a condition holds. A method or function is no condition: it would always hold."""
-    if not is_first() and callable(value) and not isinstance(value, Undefined):
+    if not is_first() and callable(value) and not is_undefined(value):
         raise no_value(value)
     return bool(value)
 
