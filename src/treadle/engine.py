@@ -108,9 +108,7 @@ class Engine(
             raise Unsupported(f"validation is 'strict' or 'warn', not {self.validation!r}")
         place = Place.of(self.store_url)
         self.tools = ToolRegistry()
-        self.dialects = Dialects(
-            Surroundings(lambda: self.transports.names(), self.tools.declared, _finds_skill)
-        )
+        self.dialects = Dialects(Surroundings(self._callables, self.tools.declared, _finds_skill))
         self.library = Library(self.dialects, Alerts.read(alerts or {}))
         self.models: dict[str, Any] = {}
         # Skill settings given with a run: kept in memory only, because they may be secrets.

@@ -103,9 +103,14 @@ UNUSED = (
     "importlib.resources", "logging.config", "multiprocessing", "zipfile", "zoneinfo",
     "treadle.access.tokens", "treadle.apps.operations", "treadle.client", "treadle.dialects.agent", "treadle.dialects.reactive",
     "treadle.draw", "treadle.host.checkup", "treadle.host.pool_sharing", "treadle.host.sharing", "treadle.lang.graph", "treadle.lang.json_schema", "treadle.lang.yaml_text",
-    "treadle.performers.agent", "treadle.runtime.doctor", "treadle.runtime.returns", "treadle.server", "treadle.store.archives",
+    "treadle.performers.agent", "treadle.runtime.doctor", "treadle.runtime.returns", "treadle.secrets.keychain", "treadle.server", "treadle.store.archives",
     "treadle.store.backups", "treadle.store.copying", "treadle.store.postgres", "treadle.telemetry", "treadle.testing",
     "treadle.tools.python_pool", "treadle.views",
+)  # fmt: skip
+# And what a first result of a playbook has no use for.
+ELSEWHERE = (
+    "treadle.dialects.function", "treadle.dialects.playbook.states", "treadle.dialects.process", "treadle.performers.playbook.lease",
+    "treadle.performers.process",
 )  # fmt: skip
 # Classes with fields that stay dataclasses: others make copies of them by `dataclasses.replace`, or take them apart.
 DATACLASSES = {"Definition", "Problem", "ToolCall"}
@@ -184,12 +189,12 @@ print("\\n".join(sys.modules))
         (
             "playbook",
             PLAYBOOK,
-            ("jinja2", "treadle.dialects.process", "treadle.dialects.function"),
+            ("jinja2", *ELSEWHERE),
         ),
         (
             "playbook",
             PLAYBOOK_AS_JSON,
-            ("yaml", "jinja2", "tempfile", "treadle.dialects.process", "treadle.dialects.function"),
+            ("yaml", "jinja2", "tempfile", *ELSEWHERE),
         ),
         (
             "function",

@@ -14,6 +14,7 @@ import msgspec
 from treadle.bus.local import LocalBus
 from treadle.definitions.dialects import Dialects
 from treadle.kernel.model import Receipt, shard_of
+from treadle.lang.names import KnownNames
 from treadle.runtime.commands import Progress
 from treadle.runtime.ports import Work
 from treadle.tools.registry import ToolRegistry
@@ -40,6 +41,10 @@ class WorkMethods:
         from treadle.performers.process.transports import Transports
 
         return Transports(self.tools)
+
+    def _callables(self) -> KnownNames:
+        """The names of what can be called. What is no tool here is looked for among the transports."""
+        return KnownNames(self.tools.registered, lambda: self.transports.names())
 
     def transport(
         self, name: str, *, pure: bool = False

@@ -38,10 +38,9 @@ def parse_duration(value: object) -> int:
     else:
         text = value.strip() if len(value) <= TEXT_MAX else ""
         parts = re.findall(_SIMPLE, text)
-        iso = re.match(_ISO, text)
         if parts and "".join(number + unit for number, unit in parts) == text.replace(" ", ""):
             total = sum(_scaled(number, unit) for number, unit in parts)
-        elif iso and text not in ("P", "PT") and not text.endswith("T"):
+        elif (iso := re.match(_ISO, text)) and text not in ("P", "PT") and not text.endswith("T"):
             total = sum(_scaled(number, unit) for unit, number in iso.groupdict().items() if number)
         else:
             raise DefinitionError(

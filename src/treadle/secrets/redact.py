@@ -25,7 +25,8 @@ from treadle.kernel.values import Value
 LENGTH_MIN: Final = 8
 _STANDARD: Final = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/"
 _URL_SAFE: Final = _STANDARD[:-2] + "-_"
-_IN_URL: Final = re.compile(r"(?<=://)[^/?#\s@]*@")
+# A text: compiled when the first is met, not at every start of a process.
+_IN_URL: Final = r"(?<=://)[^/?#\s@]*@"
 # Fields of a credential that say where to go or as whom, not how to get in. A database host that is
 # redacted takes every address in every result with it.
 _PLACES: Final = frozenset(
@@ -39,7 +40,7 @@ _PLACES: Final = frozenset(
 
 def without_credentials(text: str) -> str:
     """The text with `user:password@` taken out of every address in it, known or not."""
-    return _IN_URL.sub("", text) if "@" in text else text
+    return re.sub(_IN_URL, "", text) if "@" in text else text
 
 
 class Redactor:

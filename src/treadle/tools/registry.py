@@ -11,7 +11,7 @@ intent open then: the tool may be there after the next start.
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from importlib import import_module
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar, cast, runtime_checkable
 
@@ -101,6 +101,11 @@ class ToolRegistry:
         self._has_pure = False
         # How often something was registered: what was asked of tools before may be otherwise since.
         self.changes = 0
+
+    @property
+    def registered(self) -> Collection[str]:
+        """The kinds that were registered, or made, here."""
+        return self._tools.keys()
 
     def register(self, tool: Tool) -> Tool:
         """Adds a tool, or replaces the one of the same kind."""

@@ -289,6 +289,9 @@ _WORDS = st.one_of(
     st.one_of(
         _WORDS.map(lambda word: [word]),
         st.tuples(_WORDS, st.sampled_from(["==", "!=", "<", "<=", ">", ">=", "|"]), _WORDS),
+        st.tuples(
+            _WORDS, st.sampled_from(["and", "or"]), _WORDS, st.sampled_from(["==", "and", "or"]), _WORDS
+        ),
         st.lists(_WORDS, min_size=1, max_size=4),
     ),
     st.sampled_from([" ", "", "\n", "  "]),
@@ -333,11 +336,26 @@ def _outcome(found: Reading, scope: Scope) -> tuple[str, Any]:
         "{{n}}",
         "{{ ctx.n < workload.most }}",
         "{{ event.name == 'step.done' }}",
+        "{{ event.name == 'step.done' and ctx.n > 0 or ctx.last }}",
         "{{ args.n | default(0) }}",
     ],
 )
 def test_these_are_short_forms(text: str) -> None:
     assert read(text) is not None
+
+
+@pytest.mark.parametrize(
+    "text", ["{{ true or ctx.n }}", "{{ 1 == 1 and ctx.n }}", "{{ 7 }}", "{{ not ctx.n }}"]
+)
+def test_these_are_not(text: str) -> None:
+    """Jinja works out what names nothing, and then asks for less."""
+    assert read(text) is None
+
+
+@pytest.mark.parametrize("many", [" and ", " == ", "."])
+def test_what_jinja_would_have_to_count_is_no_short_form(many: str) -> None:
+    text = "{{ " + many.join(["a"] * 101) + " }}"
+    assert read(text) is None
 
 
 @pytest.mark.parametrize(

@@ -82,6 +82,14 @@ def compared(operator: str, left: Shortcut, right: Shortcut) -> Shortcut:
     return made
 
 
+def both(left: Shortcut, right: Shortcut) -> Shortcut:
+    return lambda scope: left(scope) and right(scope)
+
+
+def either(left: Shortcut, right: Shortcut) -> Shortcut:
+    return lambda scope: left(scope) or right(scope)
+
+
 def defaulted(path: tuple[str, ...], otherwise: Any) -> Shortcut:
     """`workload.page | default(1)`: a key that is not in its mapping is looked for no further."""
     read, (root, *keys) = chained(path), path

@@ -7,7 +7,7 @@ Unset failure mode: `failed`, other branches run to their end. `fail_fast`: ever
 
 from __future__ import annotations
 
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from treadle.kernel.brief import brief
 from treadle.kernel.values import Value
@@ -17,7 +17,9 @@ from .failures import failure
 from .handles import is_stored
 from .marking import Turn, status_of
 from .model import Step
-from .states import Failed, StepEntry, TokenState
+
+if TYPE_CHECKING:
+    from .states import Failed, StepEntry, TokenState
 
 FAILURES_KEPT_MAX: Final = 1000
 # So many failures are told in full; of those beyond only the beginning is kept.

@@ -7,9 +7,13 @@ from completing, as seed 000 §6.1(3) says.
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 from .marking import Turn, canonical
 from .model import Join, Step
-from .states import Collected, Gathering, PlaybookState, TokenState
+
+if TYPE_CHECKING:
+    from .states import Collected, Gathering, PlaybookState, TokenState
 
 
 def absorb(turn: Turn, name: str, step: Step, token: TokenState) -> bool:

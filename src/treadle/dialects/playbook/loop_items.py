@@ -8,7 +8,7 @@ change. Only a computed list is kept with the loop's tracker.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from treadle.kernel.values import Value, encode
 
@@ -18,8 +18,10 @@ from .handles import MISSING, Handle, attribute, bare, is_stored
 from .marking import Turn, canonical
 from .model import Loop
 from .outcomes import collection
-from .states import Source, TokenState
 from .texts import bounded, is_not_there
+
+if TYPE_CHECKING:
+    from .states import Source, TokenState
 
 
 def describe(turn: Turn, loop: Loop, token: TokenState, where: str) -> Source:

@@ -12,7 +12,7 @@ one worker, which reports how each of them ended and gives back those it did not
 from __future__ import annotations
 
 import math
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from treadle.kernel.errors import ExpressionError
 from treadle.kernel.limits import INT_MAX, INT_MIN
@@ -29,7 +29,9 @@ from .marking import Ref, Turn, canonical
 from .model import MAX_IN_FLIGHT, Step
 from .outcomes import NotACollection
 from .pools import pool_of
-from .states import TokenState, Tracker, WrittenState
+
+if TYPE_CHECKING:
+    from .states import TokenState, Tracker, WrittenState
 
 AHEAD_MAX: Final = 1024
 # Results that come free all at once, behind a slow item, are cut into chunks of this size.

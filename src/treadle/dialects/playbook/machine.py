@@ -9,7 +9,7 @@ and no fan-in waits (`_conclude`). The parts are in their own modules: `routing`
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import Any, ClassVar, Final
+from typing import TYPE_CHECKING, Any, ClassVar, Final
 
 from treadle.kernel.errors import ExpressionError, InputInvalid, TreadleError, Unsupported
 from treadle.kernel.machine import Traits
@@ -43,7 +43,9 @@ from .needs import pick
 from .reference_form import by_reference
 from .routing import admitted
 from .slices import SLICES, Slices
-from .states import Failed, Halted, PlaybookState, StepEntry, TokenState
+
+if TYPE_CHECKING:
+    from .states import Failed, Halted, PlaybookState, StepEntry, TokenState
 
 # What failed where the keychain could not be resolved.
 KEYCHAIN_STEP: Final = str(KEYCHAIN)
@@ -221,7 +223,8 @@ class PlaybookMachine(KeepingMachine):
             args: Value = next(
                 (item["args"] for item in reversed(state["failures"]) if item["step"] == step), {}
             )
-            again = [Halted(step=step, args=args)]
+            named: Halted = {"step": step, "args": args}
+            again = [named]
         elif not again and not state["failures"] and turn.playbook.final is None:
             raise TreadleError(
                 "nothing failed in this run; name a step with --from", cls="user", code="NOTHING_TO_RETRY"

@@ -15,7 +15,7 @@ in the marking and is done at the machine's own next record (`Decision.more`).
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Final, Literal, cast
+from typing import TYPE_CHECKING, Final, Literal, cast
 
 import msgspec
 from msgspec.structs import replace
@@ -30,8 +30,10 @@ from .pipeline import canonical as canonical
 from .pipeline import write
 from .reference_form import by_reference
 from .slices import SLICES, Slices
-from .states import PlaybookState, StepEntry, TokenState
 from .templates import Tree
+
+if TYPE_CHECKING:
+    from .states import PlaybookState, StepEntry, TokenState
 
 # Where a record is full, what is larger than this goes by reference. A reference has about half of it.
 SPARE_BYTES_MAX: Final = 2048

@@ -127,7 +127,7 @@ class Reader(msgspec.Struct):
 
 
 def _template_hint(text: str) -> str:
-    if _FOREIGN.search(text):
+    if re.search(_FOREIGN, text):
         return "braces that are not for Treadle (docker, Go, Helm) stand between {% raw %} and {% endraw %}"
     return "templates are Jinja2; text with braces of its own stands between {% raw %} and {% endraw %}"
 
@@ -171,7 +171,7 @@ def reject_legacy(reader: Reader, value: dict[str, Value], path: Path, what: str
 
 
 # `{{.Names}}`, `{{ range . }}`, `{{json .}}`, `{{ $x }}`: templates of Go.
-_FOREIGN: Final = re.compile(r"\{\{-?\s*(?:[.$]|(?:range|with|json|printf|toYaml|include|end)\b)")
+_FOREIGN: Final = r"\{\{-?\s*(?:[.$]|(?:range|with|json|printf|toYaml|include|end)\b)"
 CONDITIONS: Final = ("cond", "if", "condition", "unless")
 LEGACY: dict[str, tuple[str, str]] = {
     "eval": (

@@ -6,7 +6,7 @@ Seed 000 §3-§5. Both are decided here, by the machine, never by a worker.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from treadle.kernel.errors import ExpressionError
 from treadle.kernel.model import Intent
@@ -20,7 +20,9 @@ from .marking import Ref, Turn, canonical
 from .model import Arc, Step, holds, routed
 from .needs import gather
 from .outcomes import output_view
-from .states import TokenState
+
+if TYPE_CHECKING:
+    from .states import TokenState
 
 # What arcs see that ask for nothing.
 _NOTHING: Final = Scope({})

@@ -1,9 +1,9 @@
 """Templates that are read without Jinja, which takes 25 ms to load: most of the time to a playbook's first result.
 
-Three forms, in plain words with blanks between them: a name with its keys (`{{ workload.url }}`), a comparison of two
-(`{{ event.result < workload.steps }}`), a name and what it is otherwise (`{{ args.page | default(1) }}`). Whatever is
-not plainly one of them, or is not a template at all, is left to Jinja, which also says what is wrong with it. A test
-reads random texts both ways and compares.
+Three forms, in plain words with blanks between them: a name with its keys (`{{ workload.url }}`), what it is otherwise
+(`{{ args.page | default(1) }}`), and comparisons (`{{ event.name == 'step.done' and ctx.n < workload.most }}`). Whatever
+is not plainly one of them, or is no template at all, is left to Jinja, which also says what is wrong with it. A test reads
+random texts both ways and compares.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from typing import Any, Final
 
 import msgspec
 
-from .closures import Shortcut, chained, compared, constant, defaulted
+from .closures import Shortcut, both, chained, compared, constant, defaulted, either
 from .operations import SIGNS
 
 # A name a template reads, and the first key below it: ("ctx", "page"), ("workload", None).
@@ -31,6 +31,8 @@ FUNCTIONS: Final = OBJECTS | {"range", "dict"}
 _NO_NAMES: Final = FUNCTIONS | _WORDS.keys() | {"and", "or", "not", "in", "is", "if", "else", "self"}
 _METHODS: Final = frozenset(name for name in dir(dict) if not name.startswith("_"))
 _DIGITS_MAX: Final = 18
+# No text of this length has so many parts that Jinja would have to count what it does (`shortcuts.NODES_MAX`).
+_CHARS_MAX: Final = 200
 
 
 class Reading(msgspec.Struct, frozen=True):
@@ -52,9 +54,9 @@ class Reading(msgspec.Struct, frozen=True):
 def read(text: str) -> Reading | None:
     """None where it takes Jinja to read it."""
     text = text.strip()
-    if not (text.isascii() and text.startswith("{{") and text.endswith("}}") and len(text) > 4):
+    if not (text.startswith("{{") and text.endswith("}}") and 4 < len(text) <= _CHARS_MAX and text.isascii()):
         return None
-    match text[2:-2].split():
+    match words := text[2:-2].split():
         case [name]:
             return _reading([path], chained(path), path=path) if (path := _path(name)) else None
         case [name, "|", call] if call.startswith("default(") and call.endswith(")"):
@@ -62,18 +64,35 @@ def read(text: str) -> Reading | None:
             if otherwise is None or (path := _path(name)) is None:
                 return None
             return _reading([path], defaulted(path, otherwise[0]), excused=True)
-        case [left, sign, right] if sign in _OPERATORS:
-            made, paths = [], []
-            for operand in (left, right):
-                if (value := _constant(operand)) is not None:
-                    made.append(constant(value[0]))
-                elif (path := _path(operand)) is not None:
-                    made.append(chained(path))
-                    paths.append(path)
-                else:
-                    return None
-            return _reading(paths, compared(_OPERATORS[sign], *made))
+    paths: list[Path] = []
+    condition = _condition(words, paths)
+    return None if condition is None else _reading(paths, condition)
+
+
+def _condition(words: list[str], paths: list[Path]) -> Shortcut | None:
+    """Comparisons and names with `and` and `or` between them; the names are added to `paths`."""
+    for word, join in (("or", either), ("and", both)):
+        if word in words:
+            at = len(words) - 1 - words[::-1].index(word)
+            first, last = _condition(words[:at], paths), _condition(words[at + 1 :], paths)
+            return None if first is None or last is None else join(first, last)
+    match words:
+        # What names nothing, Jinja works out beforehand, and what that makes superfluous is not asked for.
+        case [only] if _path(only):
+            return _operand(only, paths)
+        case [left, sign, right] if sign in _OPERATORS and (_path(left) or _path(right)):
+            a, b = _operand(left, paths), _operand(right, paths)
+            return None if a is None or b is None else compared(_OPERATORS[sign], a, b)
     return None
+
+
+def _operand(word: str, paths: list[Path]) -> Shortcut | None:
+    if (value := _constant(word)) is not None:
+        return constant(value[0])
+    if (path := _path(word)) is None:
+        return None
+    paths.append(path)
+    return chained(path)
 
 
 def _reading(

@@ -12,7 +12,7 @@ from typing import Any, Final
 
 from jinja2 import Environment, nodes
 
-from .closures import Shortcut, compared, constant, inner, keyed, named
+from .closures import Shortcut, both, compared, constant, either, inner, keyed, named
 from .handles import Scope, bare
 from .operations import binary
 from .texts import text_of
@@ -84,12 +84,10 @@ class _Walk:
         return compared(node.ops[0].op, self.expr(node.expr), self.expr(node.ops[0].expr))
 
     def _and(self, node: nodes.And) -> Shortcut:
-        left, right = self.expr(node.left), self.expr(node.right)
-        return lambda scope: left(scope) and right(scope)
+        return both(self.expr(node.left), self.expr(node.right))
 
     def _or(self, node: nodes.Or) -> Shortcut:
-        left, right = self.expr(node.left), self.expr(node.right)
-        return lambda scope: left(scope) or right(scope)
+        return either(self.expr(node.left), self.expr(node.right))
 
     def _not(self, node: nodes.Not) -> Shortcut:
         inner = self.expr(node.node)

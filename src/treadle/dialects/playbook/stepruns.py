@@ -6,7 +6,7 @@ each suspension); with a loop it is one intent per iteration in flight, or per l
 
 from __future__ import annotations
 
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from treadle.kernel.errors import ExpressionError
 from treadle.kernel.model import Intent, Receipt, is_reference
@@ -22,8 +22,10 @@ from .model import Step
 from .needs import gather
 from .pools import pool_of
 from .routing import Boundary, after
-from .states import TokenState
 from .suspension import answer
+
+if TYPE_CHECKING:
+    from .states import TokenState
 
 # Values without parts. Not floats: -0.0 is one that becomes another when it is written.
 _FLAT: Final = frozenset({int, str, bool, type(None)})

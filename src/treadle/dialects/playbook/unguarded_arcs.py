@@ -15,13 +15,13 @@ from treadle.kernel.values import Value
 from .net import Net, always
 from .reading import Reader
 
-_MEANT: Final = re.compile(
-    r"fail|error|err\b|catch|clean|rollback|roll_back|undo|compensat|revert|abort|cancel|notif|alert|alarm|report"
-    r"|final|always|dead_?letter|fallback|recover|retry|teardown|release|unlock|close",
-    re.I,
+# Patterns are texts: compiled when the first arc is looked at, not at every start of a process.
+_MEANT: Final = (
+    r"(?i)fail|error|err\b|catch|clean|rollback|roll_back|undo|compensat|revert|abort|cancel|notif|alert|alarm|report"
+    r"|final|always|dead_?letter|fallback|recover|retry|teardown|release|unlock|close"
 )
-_ENDS: Final = re.compile(r"(end|finish|stop|exit|quit)(ed)?", re.I)
-_ON_FAILURE: Final = re.compile(r"step\.failed|call\.error|\berror\b|\bfailed\b", re.I)
+_ENDS: Final = r"(?i)(end|finish|stop|exit|quit)(ed)?"
+_ON_FAILURE: Final = r"(?i)step\.failed|call\.error|\berror\b|\bfailed\b"
 _CANNOT_FAIL: Final = frozenset({"noop"})
 
 
@@ -57,14 +57,14 @@ def _may_fail(net: Net, step: dict[str, Value]) -> bool:
 
 def _takes_failure(arc: dict[str, Value]) -> bool:
     when = arc.get("when")
-    return isinstance(when, str) and _ON_FAILURE.search(when) is not None
+    return isinstance(when, str) and re.search(_ON_FAILURE, when) is not None
 
 
 def _meant(net: Net, name: str) -> bool:
     """Whether a step is plainly for failures, or does nothing at all."""
     step = net.steps[name]
-    if _MEANT.search(name):
+    if re.search(_MEANT, name):
         return True
     tasks = step.get("tool") or ()
     idle = all(task["kind"] == "noop" for task in tasks) and "next" not in step
-    return idle and (not tasks or _ENDS.fullmatch(name) is not None)
+    return idle and (not tasks or re.fullmatch(_ENDS, name) is not None)

@@ -7,6 +7,8 @@ those of the pipeline, which is pure; it is the same one that a worker drives (`
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 from treadle.kernel.errors import DefinitionError
 from treadle.kernel.values import Value, encode
 
@@ -14,8 +16,10 @@ from .handles import is_stored
 from .marking import Ref, Turn, canonical
 from .model import Step
 from .pipeline import Ended, Perform, Pipeline, new_frame
-from .states import Hold, TokenState
 from .suspension import intent_for, request
+
+if TYPE_CHECKING:
+    from .states import Hold, TokenState
 
 
 def begin(turn: Turn, ref: Ref, step: Step, token: TokenState, params: dict[str, Value]) -> bool:

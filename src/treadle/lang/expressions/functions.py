@@ -28,7 +28,8 @@ TEXT_CHARS_MAX: Final = 256 * 1024
 VALUE_BYTES_MAX: Final = 512 * 1024
 VALUE_LEVELS_MAX: Final = 64
 
-_NUMBER = re.compile(r"[-+]?(\d{1,30}|\d*\.\d+|\d+\.\d*)([eE][-+]?\d{1,4})?\Z", re.ASCII)
+# A text: compiled when the first is read, not at every start of a process.
+_NUMBER: Final = r"(?a)[-+]?(\d{1,30}|\d*\.\d+|\d+\.\d*)([eE][-+]?\d{1,4})?\Z"
 
 
 def mistake(message: str, code: str = "EXPRESSION_TYPE") -> NoReturn:
@@ -390,7 +391,7 @@ def number(value: Value) -> int | float:
     if not isinstance(value, str):
         mistake(f"number needs text or a number, not {type_name(value)}")
     text = value.strip()
-    if not _NUMBER.match(text):
+    if not re.match(_NUMBER, text):
         mistake(f"{value[:40]!r} is not a number")
     try:
         return checked_number(int(text))

@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from treadle.dialects.playbook.handles import Scope
 from treadle.dialects.playbook.model import Playbook
 from treadle.dialects.playbook.templates import Tree
 from treadle.kernel.errors import SecretMissing
-from treadle.secrets.keychain import Keychain
 from treadle.secrets.providers import Secrets
 from treadle.work.job import Job
+
+if TYPE_CHECKING:
+    from treadle.secrets.keychain import Keychain
 
 
 class KeychainReader:
@@ -52,6 +54,8 @@ class KeychainReader:
             secrets, options = self._secrets, self._job.options
             if file := options.get("secrets"):
                 secrets = secrets.with_file(str(file))
+            from treadle.secrets.keychain import Keychain  # most playbooks declare no credentials
+
             entries = list(self._entries.values())
             # The job asks these secrets first, then whoever owns the run.
             self._keychain = Keychain(

@@ -11,13 +11,12 @@ from __future__ import annotations
 
 import asyncio
 import time
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from treadle.dialects.playbook import errands, loops
 from treadle.dialects.playbook.failures import failure, worker_failure
 from treadle.dialects.playbook.model import Playbook, Step
 from treadle.dialects.playbook.pipeline import Pipeline, write
-from treadle.dialects.playbook.states import WrittenState
 from treadle.kernel.errors import TreadleError
 from treadle.kernel.values import Value, decode_trusted, encode
 from treadle.work.job import Done, Job, StaysOpen
@@ -27,6 +26,9 @@ from .keychain import KeychainReader
 from .pipeline import EVENTS_MAX, StepRun, Tools
 from .places import FileOf
 from .saving import Saving
+
+if TYPE_CHECKING:
+    from treadle.dialects.playbook.states import WrittenState
 
 # A lease begins no further iteration after this, so that results are seen while a long loop runs.
 BEGIN_S_MAX: Final = 2.0

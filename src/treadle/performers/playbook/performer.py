@@ -23,7 +23,6 @@ from treadle.tools.registry import UnknownTool
 from treadle.work.job import Done, Job, StaysOpen
 
 from .keychain import KeychainReader
-from .lease import Lease
 from .pipeline import StepRun, Tools
 from .places import FileOf, say_line
 from .results import render_args
@@ -118,6 +117,8 @@ class PipelinePerformer:
         if isinstance(errand, errands.Render):
             return Done(value=await render_args(job, playbook, errand))
         assert isinstance(errand, errands.Lease)
+        from .lease import Lease  # with all that loops need which one worker goes through
+
         return await Lease(self._tools, job, playbook, keychain, errand, file_of=self._file_of).run()
 
     async def _prove(self, job: Job, keychain: KeychainReader, entries: list[str]) -> Done:

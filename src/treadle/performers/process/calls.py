@@ -11,7 +11,8 @@ from treadle.work.job import Done, Job
 
 from .transports import Transports
 
-_PART = re.compile(r"\[(\d+)\]|([^.\[\]]+)")
+# A text: compiled when the first is read, not at every start of a process.
+_PART = r"\[(\d+)\]|([^.\[\]]+)"
 
 
 class Calls:
@@ -37,7 +38,7 @@ def _line(file: str, base: str | None, step: str, said: str) -> int | None:
     document = document_of(file, base)
     if document is None:
         return None
-    at = tuple(int(number) if number else name for number, name in _PART.findall(step))
+    at = tuple(int(number) if number else name for number, name in re.findall(_PART, step))
     own = [path for path in document.positions if path[: len(at)] == at]
     names = [path for path in own if _is_said(value_at(document, path), said)]
     return document.position((names or own)[0])[0] if own else None
