@@ -28,7 +28,7 @@ from treadle.store.open import has_store, migrate_store, open_store, shown
 from treadle.store.pipelines import Pipelined
 from treadle.store.postgres import PostgresDialect, PostgresStore
 from treadle.store.postgres_columns import Column
-from treadle.store.postgres_link import Bounded, Connection
+from treadle.store.postgres_link import Bounded, PostgresConnection
 from treadle.store.protocol import Batch
 from treadle.testing.rows import record, run_row
 
@@ -44,7 +44,7 @@ class Cut(PostgresDialect):
     cut: str | None = None
 
     @contextlib.contextmanager
-    def transaction(self, connection: Connection) -> Iterator[Connection]:
+    def transaction(self, connection: PostgresConnection) -> Iterator[PostgresConnection]:
         cut, self.cut = self.cut, None
         with self.errors():
             with super().transaction(connection) as tx:
@@ -81,7 +81,7 @@ class CutOff(Pipelined):
 class CutBesides(PostgresDialect):
     cut: str | None = None
 
-    def begin(self, connection: Connection) -> Pipelined:
+    def begin(self, connection: PostgresConnection) -> Pipelined:
         transaction = CutOff(connection, 30_000)
         transaction.cut, self.cut = self.cut, None
         return transaction
@@ -92,7 +92,7 @@ class StaysCut(PostgresDialect):
 
     gone = False
 
-    def connect(self, *, readonly: bool = False) -> Connection:
+    def connect(self, *, readonly: bool = False) -> PostgresConnection:
         if self.gone:
             raise ConnectionLost("nobody there")
         return super().connect(readonly=readonly)

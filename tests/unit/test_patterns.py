@@ -13,7 +13,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from treadle.lang.pattern_search import OutOfSteps, Program
+from treadle.lang.pattern_search import OutOfSteps, PatternProgram
 from treadle.lang.pattern_syntax import parse
 from treadle.lang.patterns import (
     PRODUCT_MAX,
@@ -137,7 +137,7 @@ def test_a_search_without_end_is_given_up(source: str) -> None:
 
 def test_giving_up_depends_on_pattern_and_text_alone() -> None:
     """The same number of steps each time: so it is the same answer in every replay."""
-    program = Program(parse(r"^(?=(a+))\1+b$"))
+    program = PatternProgram(parse(r"^(?=(a+))\1+b$"))
     left = {program.search("a" * 50 + "b" * 3, STEPS_MAX) for _ in range(3)}
     assert len(left) == 1
     answer, rest = left.pop()
@@ -209,7 +209,7 @@ def test_answers_are_those_of_re(source: str, text: str) -> None:
     wanted = re.search(source, text, re.ASCII) is not None
     assert found(source, text) is wanted
     # Both engines, where RE2 would have answered alone.
-    assert Program(parse(source)).search(text, STEPS_MAX)[0] is wanted
+    assert PatternProgram(parse(source)).search(text, STEPS_MAX)[0] is wanted
 
 
 @given(st.text(st.sampled_from("ab1\\()[]{}?*+|^$.-,:=!<>nkdpPuxc0&i\n"), max_size=14), CHARS)

@@ -24,7 +24,7 @@ commands = Commands(HOUSE)
 
 
 @dataclass(slots=True)
-class Member:
+class WorkerOptions:
     """Who works, and for whom."""
 
     server: Annotated[
@@ -94,7 +94,7 @@ class Member:
 )
 async def worker(
     cli: Session,
-    member: Member,
+    member: WorkerOptions,
     secrets: Annotated[
         Path | None,
         typer.Option(

@@ -52,7 +52,7 @@ class Box:
 
 
 @dataclass(slots=True)
-class Route:
+class EdgeRoute:
     """The way of one edge: points to pass, from source to target. Between two points with the same
     x the way is straight, otherwise it bends. `label` is the centre of its label."""
 
@@ -66,7 +66,7 @@ class Layout:
     width: float
     height: float
     boxes: dict[str, Box]
-    routes: list[Route]
+    routes: list[EdgeRoute]
 
 
 @dataclass(slots=True)
@@ -195,7 +195,7 @@ def _finish(
     routes = []
     for index in range(len(edges)):
         if index not in chains:
-            routes.append(Route())
+            routes.append(EdgeRoute())
             continue
         chain = chains[index]
         upper, lower = chain.vertices[0], chain.vertices[-1]
@@ -209,7 +209,7 @@ def _finish(
             if vertex.edge is not None and labels[index][0]:
                 label = (vertex.x, vertex.y)
         points += [(entries[index], bands[lower.rank][0]), (entries[index], boxes[lower.node or ""].top)]
-        routes.append(Route(points[::-1] if chain.reversed else points, label))
+        routes.append(EdgeRoute(points[::-1] if chain.reversed else points, label))
     _loops(routes, edges, labels, boxes)
     return _framed(boxes, routes, edges, labels)
 
@@ -232,7 +232,9 @@ def _ports(chains: dict[int, _Chain], boxes: dict[str, Box], *, top: bool) -> di
     return ports
 
 
-def _loops(routes: list[Route], edges: Sequence[Edge], labels: Sequence[Size], boxes: dict[str, Box]) -> None:
+def _loops(
+    routes: list[EdgeRoute], edges: Sequence[Edge], labels: Sequence[Size], boxes: dict[str, Box]
+) -> None:
     reach: dict[str, float] = {}
     for index, edge in enumerate(edges):
         if edge.source != edge.target:
@@ -241,7 +243,7 @@ def _loops(routes: list[Route], edges: Sequence[Edge], labels: Sequence[Size], b
         right = box.x + box.width / 2
         out = reach.get(edge.source, 0.0) + LOOP_WIDTH - 8
         half = min(box.height * 0.3, 14.0)
-        routes[index] = Route(
+        routes[index] = EdgeRoute(
             [
                 (right, box.y - half),
                 (right + out, box.y - half),
@@ -255,7 +257,7 @@ def _loops(routes: list[Route], edges: Sequence[Edge], labels: Sequence[Size], b
 
 
 def _framed(
-    boxes: dict[str, Box], routes: list[Route], edges: Sequence[Edge], labels: Sequence[Size]
+    boxes: dict[str, Box], routes: list[EdgeRoute], edges: Sequence[Edge], labels: Sequence[Size]
 ) -> Layout:
     """Moves everything so that the picture starts at the margin, and measures it."""
     xs = [box.x + side * box.width / 2 for box in boxes.values() for side in (-1, 1)]
@@ -312,13 +314,13 @@ def _plain(
     for index, edge in enumerate(edges):
         origin, goal = boxes[edge.source], boxes[edge.target]
         if edge.source == edge.target:
-            routes.append(Route())
+            routes.append(EdgeRoute())
             continue
         ends = [(origin.x, origin.bottom), (goal.x, goal.top)]
         if index in back:
             ends = [(origin.x, origin.top), (goal.x, goal.bottom)]
         middle = ((ends[0][0] + ends[1][0]) / 2, (ends[0][1] + ends[1][1]) / 2)
-        routes.append(Route(ends, middle if labels[index][0] else None))
+        routes.append(EdgeRoute(ends, middle if labels[index][0] else None))
     _loops(routes, edges, labels, boxes)
     return _framed(boxes, routes, edges, labels)
 

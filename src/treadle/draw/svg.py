@@ -15,7 +15,7 @@ from xml.sax.saxutils import escape, quoteattr
 
 from treadle.lang.graph import Edge, Graph, Node
 
-from .layout import Box, Layout, Point, Route, Size, arrange, complete
+from .layout import Box, EdgeRoute, Layout, Point, Size, arrange, complete
 
 FONT: Final = 13.0
 SMALL: Final = 11.0
@@ -227,13 +227,13 @@ def _marker(name: str) -> str:
     )
 
 
-def _edge(edge: Edge, route: Route) -> str:
+def _edge(edge: Edge, route: EdgeRoute) -> str:
     name = "taken" if edge.taken else "way"
     dashed = " dashed" if edge.dashed else ""
     return f'<path class="{name}{dashed}" d="{_way(route)}" marker-end="url(#tip-{name})"/>'
 
 
-def _way(route: Route) -> str:
+def _way(route: EdgeRoute) -> str:
     points = route.points
     if route.loop:
         (x0, y0), (x1, y1), (x2, y2), (x3, y3) = points

@@ -20,18 +20,18 @@ from typing import Any, Final
 from .pattern_syntax import (
     LINE_END,
     WORD,
+    Alternatives,
     Chain,
     Chars,
-    Choice,
-    Edge,
     Group,
     Look,
     Node,
     PatternError,
+    PatternTree,
     Range,
     Reference,
-    Repeat,
-    Tree,
+    Repetition,
+    ZeroWidth,
     complement,
 )
 
@@ -55,7 +55,7 @@ _ONE, _SPLIT, _JUMP, _ENTER, _LOOP, _NEXT, _EDGE, _OPEN, _CLOSE, _REFERENCE, _LO
 
 
 @dataclass(frozen=True, slots=True)
-class Loop:
+class Rounds:
     """A repetition: its two slots hold the rounds done and where the last one began."""
 
     slot: int
@@ -67,10 +67,10 @@ class Loop:
     forgets: tuple[int, ...]
 
 
-class Program:
+class PatternProgram:
     """A pattern compiled for one search after the other."""
 
-    def __init__(self, tree: Tree) -> None:
+    def __init__(self, tree: PatternTree) -> None:
         self._code: list[tuple[int, Any]] = []
         self._keeps_groups = tree.has_references
         # Per group: where it was entered, its start, its end.
@@ -97,7 +97,7 @@ class Program:
         match node:
             case Chars():
                 self._add(_ONE, (_test(node), way))
-            case Edge():
+            case ZeroWidth():
                 self._add(_EDGE, _edge(node))
             case Reference():
                 self._add(_REFERENCE, (3 * node.group, node.fold, way))
@@ -110,9 +110,9 @@ class Program:
                 self._emit(body, way)
                 if self._keeps_groups:
                     self._add(_CLOSE, 3 * number)
-            case Choice(options):
+            case Alternatives(options):
                 self._emit_choice(options, way)
-            case Repeat():
+            case Repetition():
                 self._emit_repeat(node, way)
             case Look(body, behind, negated):
                 look = self._add(_LOOK, None)
@@ -131,7 +131,7 @@ class Program:
             self._code[end] = _JUMP, len(self._code)
         self._code[split] = _SPLIT, tuple(reversed(starts))
 
-    def _emit_repeat(self, node: Repeat, way: int) -> None:
+    def _emit_repeat(self, node: Repetition, way: int) -> None:
         if node.most == 0:
             return
         slot, self._slots = self._slots, self._slots + 2
@@ -141,7 +141,7 @@ class Program:
         end = self._add(_NEXT, None)
         first, stop = node.groups if self._keeps_groups else (0, 0)
         forgets = tuple(3 * group + part for group in range(first, stop) for part in range(3))
-        loop = Loop(slot, node.least, node.most, node.greedy, _may_be_empty(node.body), end + 1, forgets)
+        loop = Rounds(slot, node.least, node.most, node.greedy, _may_be_empty(node.body), end + 1, forgets)
         self._code[start] = _LOOP, loop
         self._code[end] = _NEXT, (loop, start)
 
@@ -263,7 +263,7 @@ class _Search:
         return after, at, slots if self.memory or inside is None else inside
 
 
-def _rounds(loop: Loop, body: int, at: int, slots: Slots) -> list[tuple[int, int, Slots]]:
+def _rounds(loop: Rounds, body: int, at: int, slots: Slots) -> list[tuple[int, int, Slots]]:
     """Where a repetition goes on, the preferred way last."""
     done = slots[loop.slot]
     leave = (loop.after, at, _with(slots, loop.slot, -1, -1))
@@ -316,7 +316,7 @@ def _any_of(node: Chars) -> Test:
     return found
 
 
-def _edge(node: Edge) -> Callable[[str, int], bool]:
+def _edge(node: ZeroWidth) -> Callable[[str, int], bool]:
     def holds(char: str, ranges: tuple[Range, ...]) -> bool:
         return any(low <= ord(char) <= high for low, high in ranges)
 
@@ -344,11 +344,11 @@ def _may_be_empty(node: Node) -> bool:
             return False
         case Chain(items):
             return all(map(_may_be_empty, items))
-        case Choice(options):
+        case Alternatives(options):
             return any(map(_may_be_empty, options))
         case Group(body, _):
             return _may_be_empty(body)
-        case Repeat():
+        case Repetition():
             return node.least == 0 or _may_be_empty(node.body)
     return True
 
@@ -356,11 +356,11 @@ def _may_be_empty(node: Node) -> bool:
 def _is_anchored(node: Node) -> bool:
     """Whether only the start of a text can match."""
     match node:
-        case Edge("^", False):
+        case ZeroWidth("^", False):
             return True
         case Chain(items):
             return bool(items) and _is_anchored(items[0])
-        case Choice(options):
+        case Alternatives(options):
             return all(map(_is_anchored, options))
         case Group(body, _):
             return _is_anchored(body)

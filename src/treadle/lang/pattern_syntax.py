@@ -55,7 +55,7 @@ class Chars:
 
 
 @dataclass(frozen=True, slots=True)
-class Edge:
+class ZeroWidth:
     """A place, not a character. `kind`: `^`, `$`, `b` or `B`."""
 
     kind: str
@@ -74,7 +74,7 @@ class Chain:
 
 
 @dataclass(frozen=True, slots=True)
-class Choice:
+class Alternatives:
     options: tuple[Node, ...]
 
 
@@ -92,7 +92,7 @@ class Look:
 
 
 @dataclass(frozen=True, slots=True)
-class Repeat:
+class Repetition:
     body: Node
     least: int
     most: int | None
@@ -101,11 +101,11 @@ class Repeat:
     groups: tuple[int, int]
 
 
-Node = Chars | Edge | Reference | Chain | Choice | Group | Look | Repeat
+Node = Chars | ZeroWidth | Reference | Chain | Alternatives | Group | Look | Repetition
 
 
 @dataclass(frozen=True, slots=True)
-class Tree:
+class PatternTree:
     root: Node
     groups: int
     has_references: bool
@@ -130,7 +130,7 @@ def complement(ranges: Sequence[Range]) -> Ranges:
     return tuple(found)
 
 
-def parse(source: str, *, schema: bool = False) -> Tree:
+def parse(source: str, *, schema: bool = False) -> PatternTree:
     """Reads a pattern, or raises PatternError."""
     if len(source) > SOURCE_CHARS_MAX:
         raise PatternError(f"a pattern has at most {SOURCE_CHARS_MAX} characters, not {len(source)}")
@@ -175,7 +175,7 @@ class _Parser:
         self.flags = _Flags()
         self.has_references = False
 
-    def parse(self) -> Tree:
+    def parse(self) -> PatternTree:
         if len(set(self.names)) != len(self.names):
             raise PatternError("two groups have one name")
         if self.schema and self.text.startswith("(?") and (end := self.text.find(")")) > 2:
@@ -186,7 +186,7 @@ class _Parser:
         root = self.choice()
         if self.at < len(self.text):
             raise self.error("there is a ) without its (")
-        return Tree(root, len(self.groups), self.has_references)
+        return PatternTree(root, len(self.groups), self.has_references)
 
     def error(self, message: str) -> PatternError:
         return PatternError(f"{message}, at position {self.at}")
@@ -208,7 +208,7 @@ class _Parser:
         while self.takes("|"):
             options.append(self.sequence())
         self.depth -= 1
-        return options[0] if len(options) == 1 else Choice(tuple(options))
+        return options[0] if len(options) == 1 else Alternatives(tuple(options))
 
     def sequence(self) -> Node:
         items: list[Node] = []
@@ -227,7 +227,7 @@ class _Parser:
         self.at += 1
         match char:
             case "^" | "$":
-                return Edge(char, self.flags.multiline), False
+                return ZeroWidth(char, self.flags.multiline), False
             case ".":
                 return Chars(() if self.flags.dot_all else LINE_END, negated=True), True
             case "[":
@@ -260,7 +260,7 @@ class _Parser:
         greedy = not self.takes("?")
         if self.peek() in ("*", "+", "?") or self.braces() is not None:
             raise self.error("nothing to repeat")
-        return Repeat(item, least, most, greedy, (first + 1, self.opened + 1))
+        return Repetition(item, least, most, greedy, (first + 1, self.opened + 1))
 
     def braces(self) -> tuple[int, int | None, int] | None:
         """`{2}`, `{2,}` or `{2,5}` at this place, and where it ends. All else in braces is text."""
@@ -346,10 +346,10 @@ class _Parser:
         char = self.peek()
         if char in ("b", "B"):
             self.at += 1
-            return Edge(char), False
+            return ZeroWidth(char), False
         if self.schema and char in ("A", "Z", "z"):
             self.at += 1
-            return Edge("^" if char == "A" else "$"), False
+            return ZeroWidth("^" if char == "A" else "$"), False
         if char == "k" and self.names:
             self.at += 1
             if not self.takes("<"):

@@ -14,18 +14,18 @@ from typing import Any, Final
 
 import re2
 
-from .pattern_search import OutOfSteps, Program
+from .pattern_search import OutOfSteps, PatternProgram
 from .pattern_syntax import (
     LAST,
+    Alternatives,
     Chain,
     Chars,
-    Choice,
-    Edge,
     Group,
     Node,
     PatternError,
-    Repeat,
-    Tree,
+    PatternTree,
+    Repetition,
+    ZeroWidth,
     complement,
     parse,
 )
@@ -65,10 +65,10 @@ class Pattern:
 
     __slots__ = ("_linear", "_program", "size", "source")
 
-    def __init__(self, source: str, tree: Tree) -> None:
+    def __init__(self, source: str, tree: PatternTree) -> None:
         self.source = source
         self._linear: Any = _linear(tree.root)
-        self._program = Program(tree) if self._linear is None else None
+        self._program = PatternProgram(tree) if self._linear is None else None
         # By the pattern alone: how many instructions RE2 makes of it is another in each of its versions.
         self.size = _size(tree.root)
 
@@ -125,11 +125,11 @@ def _size(node: Node) -> int:
             return max(1, (wide + _PROPERTY_SIZE * len(properties)) * (2 if fold else 1))
         case Chain(items):
             return sum(map(_size, items)) or 1
-        case Choice(options):
+        case Alternatives(options):
             return sum(map(_size, options)) + len(options)
         case Group(body, _):
             return _size(body)
-        case Repeat(body, least, most, _, _):
+        case Repetition(body, least, most, _, _):
             return (_size(body) + 1) * max(least + 1 if most is None else most, 1)
     return 1
 
@@ -138,19 +138,19 @@ def _written(node: Node) -> str:
     match node:
         case Chars():
             return _written_chars(node)
-        case Edge("B"):
+        case ZeroWidth("B"):
             raise _Beyond  # it has one, but finds it between the bytes of a character, too
-        case Edge(kind, multiline):
+        case ZeroWidth(kind, multiline):
             if not multiline:
                 return {"^": r"\A", "$": r"\z"}.get(kind, "\\" + kind)
             return "(?m:^)" if kind == "^" else "(?m:$)"
         case Chain(items):
             return "".join(map(_written, items))
-        case Choice(options):
+        case Alternatives(options):
             return f"(?:{'|'.join(map(_written, options))})"
         case Group(body, _):
             return f"(?:{_written(body)})"
-        case Repeat(body, least, most, _, _):
+        case Repetition(body, least, most, _, _):
             return f"(?:{_written(body)}){{{least},{'' if most is None else most}}}"
     raise _Beyond
 

@@ -26,7 +26,7 @@ from treadle.access.tokens import AccessHome, TokenRow
 from treadle.runtime.audit import AuditEntry
 from treadle.runtime.messages import OWN_NAMES
 
-from .problems import Refused, status_of
+from .problems import RequestRefused, status_of
 from .rates import RateLimit, address_key
 
 EVERYBODY: Final = "none"
@@ -61,7 +61,7 @@ _BEARER: Final = "bearer "
 
 
 @dataclass(frozen=True, slots=True)
-class Actor:
+class Caller:
     user: str
     roles: tuple[str, ...]
     # The id of the token that proved it; empty where nothing had to be proved.
@@ -89,7 +89,7 @@ class Issuer(Protocol):
         """How the console lets people log in there; None if it does not."""
         ...
 
-    async def actor(self, token: str) -> Actor | None:
+    async def actor(self, token: str) -> Caller | None:
         """Who a token is about; None if it proves nothing."""
         ...
 
@@ -150,15 +150,15 @@ class Access:
         """Its name, as it was when the store last said."""
         return "tokens" if self._is_known_closed else "open"
 
-    async def judge(self, request: Request, role: str) -> Actor:
+    async def judge(self, request: Request, role: str) -> Caller:
         """The actor of a request that may be answered; else raises what is answered in its place."""
         try:
             return await self._judged(request, role)
-        except Refused as refusal:
+        except RequestRefused as refusal:
             self._note_refusal(request, refusal)
             raise
 
-    async def _judged(self, request: Request, role: str) -> Actor:
+    async def _judged(self, request: Request, role: str) -> Caller:
         is_probe = request.scope["path"] in _UNLIMITED
         limits = None if role == WORKER or is_probe else self._rates
         if is_probe:
@@ -169,7 +169,7 @@ class Access:
         if is_closed:
             if role == EVERYBODY:
                 _count(limits, request)
-                return Actor("", ())
+                return Caller("", ())
             actor = await self._proved(request, limits)
         else:
             _count(limits, request)
@@ -177,13 +177,13 @@ class Access:
             actor = _said(request)
         request.state.user = actor.user
         if not may(actor.roles, role):
-            raise Refused("FORBIDDEN", f"this needs the role {role}", cls="authorization")
+            raise RequestRefused("FORBIDDEN", f"this needs the role {role}", cls="authorization")
         return actor
 
     def _check_page(self, request: Request) -> None:
         host = request.headers.get("host", "")
         if not is_loopback(_name_of(host)):
-            raise Refused(
+            raise RequestRefused(
                 "HOST_REFUSED",
                 f"this server is open and answers as localhost only, not as {host[:100]!r}",
                 cls="authorization",
@@ -194,13 +194,13 @@ class Access:
         if not is_loopback(_name_of(origin.partition("://")[2])):
             # A browser names the page that asks. What a page may send unasked (a form, a body of no type,
             # nothing at all) needs no leave of ours, so it is the page that is refused.
-            raise Refused(
+            raise RequestRefused(
                 "ORIGIN_REFUSED", f"pages of {origin[:100]!r} may not ask this server", cls="authorization"
             )
 
     # --- tokens ---
 
-    async def _proved(self, request: Request, limits: RateLimit | None) -> Actor:
+    async def _proved(self, request: Request, limits: RateLimit | None) -> Caller:
         given = request.headers.get("authorization", "")
         if given[: len(_BEARER)].lower() != _BEARER:
             _count(limits, request)
@@ -220,9 +220,9 @@ class Access:
     def _is_known(self, token: str) -> bool:
         return self._known.get(tokens.id_of(token) or "", (0, None))[1] is not None
 
-    async def _who(self, token: str) -> Actor | None:
+    async def _who(self, token: str) -> Caller | None:
         if self._file_hash is not None and tokens.proves(token, self._file_hash):
-            return Actor("token-file", (ADMIN,), "file")
+            return Caller("token-file", (ADMIN,), "file")
         id = tokens.id_of(token)
         if id is None:
             issuer = self._options.issuer
@@ -233,7 +233,7 @@ class Access:
         if row is None or not tokens.proves(token, row.hash) or not row.good(now):
             return None
         self._note_use(row.id, now)
-        return Actor(row.user, tuple(row.roles), row.id, row.workflow, row.expires_ns)
+        return Caller(row.user, tuple(row.roles), row.id, row.workflow, row.expires_ns)
 
     async def _row(self, id: str) -> TokenRow | None:
         known = self._known.get(id)
@@ -257,7 +257,7 @@ class Access:
             self._used.popitem(last=False)
         self._write_aside(self._home.operate("token", {"op": "used", "id": id, "at_ns": now}))
 
-    def _note_refusal(self, request: Request, refusal: Refused) -> None:
+    def _note_refusal(self, request: Request, refusal: RequestRefused) -> None:
         """Writes down who was turned away, one a second for each address: a flood fills no store."""
         if status_of(refusal) not in (401, 403) or not self._noted.take(_address(request)):
             return
@@ -295,12 +295,12 @@ def _route_of(request: Request) -> str:
     return route.path.removeprefix("/api/v1") if isinstance(route, BareRoute) else "/"
 
 
-def _acting_as(actor: Actor, user: str | None) -> Actor:
+def _acting_as(actor: Caller, user: str | None) -> Caller:
     """Somebody else than the token's user (`--user`): only an admin may say so."""
     if user is None or user == actor.user:
         return actor
     if ADMIN not in actor.roles or user.startswith(OWN_NAMES):
-        raise Refused(
+        raise RequestRefused(
             "FORBIDDEN",
             f"this token is {actor.user}'s; only an admin acts as {user[:100]!r}",
             cls="authorization",
@@ -308,17 +308,19 @@ def _acting_as(actor: Actor, user: str | None) -> Actor:
     return replace(actor, user=user)
 
 
-def _said(request: Request) -> Actor:
+def _said(request: Request) -> Caller:
     """On an open server everybody is believed."""
     user = request.headers.get("x-treadle-user")
     roles = request.headers.get("x-treadle-roles")
     if user is None and roles is None:
-        return Actor("local", (ADMIN,))
+        return Caller("local", (ADMIN,))
     if user is not None and user.startswith(OWN_NAMES):
-        raise Refused("FORBIDDEN", f"{user[:100]!r} is a name of the engine's own", cls="authorization")
+        raise RequestRefused(
+            "FORBIDDEN", f"{user[:100]!r} is a name of the engine's own", cls="authorization"
+        )
     # A header that names no role names none: only who says nothing about roles is everybody.
     said = ADMIN if roles is None else roles
-    return Actor(user or "local", tuple(role.strip() for role in said.split(",") if role.strip()))
+    return Caller(user or "local", tuple(role.strip() for role in said.split(",") if role.strip()))
 
 
 def _count(limits: RateLimit | None, request: Request, key: str | None = None) -> None:
@@ -327,12 +329,12 @@ def _count(limits: RateLimit | None, request: Request, key: str | None = None) -
         raise _too_often()
 
 
-def _too_often() -> Refused:
-    return Refused("RATE_LIMITED", "too many requests; wait a second")
+def _too_often() -> RequestRefused:
+    return RequestRefused("RATE_LIMITED", "too many requests; wait a second")
 
 
-def _unknown(message: str) -> Refused:
-    return Refused("UNAUTHENTICATED", message, cls="authorization")
+def _unknown(message: str) -> RequestRefused:
+    return RequestRefused("UNAUTHENTICATED", message, cls="authorization")
 
 
 def may(roles: Sequence[str], needed: str) -> bool:

@@ -20,12 +20,12 @@ class File(Body):
     text: str
 
 
-class Definitions(Body):
+class DefinitionsBody(Body):
     files: list[File] = Field(min_length=1, max_length=10_000)
     validation: Literal["strict", "warn"] | None = None
 
 
-class Start(Body):
+class StartBody(Body):
     workflow: str | None = None
     files: list[File] | None = None
     main: str | None = None
@@ -41,7 +41,7 @@ class Start(Body):
     templates: dict[str, Any] | None = None
 
 
-class Signal(Body):
+class SignalBody(Body):
     name: str = Field(min_length=1)
     data: Any = None
     key: str | None = None
@@ -54,11 +54,11 @@ class SignalReference(Body):
     data: Any = None
 
 
-class Cancel(Body):
+class CancelBody(Body):
     reason: str = ""
 
 
-class Retry(Body):
+class RetryBody(Body):
     model_config = ConfigDict(extra="forbid", strict=True, populate_by_name=True)
 
     from_: str | None = Field(default=None, alias="from")
@@ -73,11 +73,11 @@ class Retry(Body):
     budget: Any = None
 
 
-class Patch(Body):
+class PatchBody(Body):
     data: dict[str, Any]
 
 
-class Fork(Body):
+class ForkBody(Body):
     at: int | None = Field(default=None, ge=1, le=NUMBER_MAX)
     id: str | None = Field(default=None, min_length=1, max_length=200)
     definition: str | None = None
@@ -86,22 +86,22 @@ class Fork(Body):
     main: str | None = None
 
 
-class Replay(Body):
+class ReplayBody(Body):
     against: str | None = None
     # The definition itself, which is not deployed.
     files: list[File] | None = None
     main: str | None = None
 
 
-class Assign(Body):
+class AssignBody(Body):
     to: str = Field(min_length=1)
 
 
-class Comment(Body):
+class CommentBody(Body):
     text: str
 
 
-class Complete(Body):
+class CompleteBody(Body):
     data: Any = None
     expected_version: Version | None = None
 
@@ -110,7 +110,7 @@ class Nothing(Body):
     """An empty object, or no body at all."""
 
 
-class Publish(Body):
+class PublishBody(Body):
     event: str
     value: Any = None
     key: Any = None
@@ -211,7 +211,7 @@ Names = list[Annotated[str, Field(min_length=1, max_length=200)]]
 Pools = list[Annotated[str, Field(pattern="^[a-z0-9_-]{1,64}$")]]
 
 
-class Register(OfWorker):
+class RegisterBody(OfWorker):
     pools: Pools | None = None
     concurrency: int | None = Field(default=None, ge=1, le=1_000_000)
     tools: Names | None = None
@@ -222,7 +222,7 @@ class Register(OfWorker):
     draining: bool | None = None
 
 
-class Take(OfWorker):
+class TakeBody(OfWorker):
     pools: Pools | None = None
     limit: int = Field(default=1, ge=0, le=1000)
     wait: float = Field(default=0, ge=0, strict=False)
@@ -237,7 +237,7 @@ class Leases(OfWorker):
     leases: list[str]
 
 
-class Release(Leases):
+class ReleaseBody(Leases):
     reason: str = Field(default="", max_length=1000)
 
 
@@ -247,17 +247,17 @@ class AskSecrets(OfWorker):
     names: list[str] = Field(min_length=1, max_length=100)
 
 
-class Settle(OfWorker):
+class SettleBody(OfWorker):
     """Each receipt is judged by itself, so that a bad one refuses itself only."""
 
     receipts: list[Any]
 
 
-class Progress(OfWorker):
+class ProgressBody(OfWorker):
     frames: list[Any]
 
 
-class Collect(Body):
+class CollectBody(Body):
     dry_run: bool = False
 
 
@@ -286,13 +286,13 @@ class NewSecret(Body):
     value: str | dict[str, str]
 
 
-class Shadow(Body):
+class ShadowBody(Body):
     # The digest of the candidate's manifest, which the server has loaded.
     manifest: str = Field(min_length=1, max_length=200)
     run: str | None = Field(default=None, max_length=200)
 
 
-class Apply(Body):
+class ApplyBody(Body):
     manifest: str | None = Field(default=None, min_length=1, max_length=200)
     proposal: Version | None = None
     wait: bool = False

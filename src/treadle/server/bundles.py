@@ -20,9 +20,9 @@ from treadle.engine import Engine
 from treadle.kernel.errors import TreadleError
 from treadle.lang.definition import Definition
 
-from .access import ADMIN, Actor, may
+from .access import ADMIN, Caller, may
 from .bodies import File
-from .problems import Refused
+from .problems import RequestRefused
 
 
 class Bundles:
@@ -51,16 +51,18 @@ class Bundles:
                 problem["file"] = str(problem["file"]).removeprefix(f"{folder}/")
         return found
 
-    async def main(self, files: Sequence[File], main: str | None, actor: Actor) -> Definition:
+    async def main(self, files: Sequence[File], main: str | None, actor: Caller) -> Definition:
         """The workflow to start out of posted files; it brings code, so it needs who may deploy."""
         if not may(actor.roles, ADMIN):
-            raise Refused("FORBIDDEN", "files bring code: this needs the role admin", cls="authorization")
+            raise RequestRefused(
+                "FORBIDDEN", "files bring code: this needs the role admin", cls="authorization"
+            )
         found = [definition for _, definition in await asyncio.to_thread(self._load, files)]
         if main is not None:
             found = [d for d in found if main == d.name]
         if len(found) != 1:
             names = ", ".join(d.name for d in found) or "none"
-            raise Refused(
+            raise RequestRefused(
                 "INPUT_INVALID", f"say which workflow is meant (main); there is {names}", where="main"
             )
         return found[0]
@@ -79,7 +81,7 @@ class Bundles:
                     problem["file"] = problem["file"] and problem["file"].removeprefix(inside)
                 raise
             if not found:
-                raise Refused(
+                raise RequestRefused(
                     "INPUT_INVALID", "none of the files is a definition (.yaml, .yml, .json)", where="files"
                 )
             return [((d.file or "").removeprefix(inside), replace(d, file=None)) for d in found]
@@ -111,9 +113,11 @@ def _unpacked(files: Sequence[File]) -> Iterator[Path]:
 def _inside(name: str) -> PurePosixPath:
     path = PurePosixPath(name)
     if path.is_absolute() or ".." in path.parts or not path.parts or "\0" in name or "\\" in name:
-        raise Refused("INPUT_INVALID", f"{name!r} is not a name inside the posted folder", where="files.path")
+        raise RequestRefused(
+            "INPUT_INVALID", f"{name!r} is not a name inside the posted folder", where="files.path"
+        )
     if path.suffix == ".py":
-        raise Refused(
+        raise RequestRefused(
             "CODE_NOT_TAKEN",
             f"{name}: Python is not taken over HTTP; load it with serve --app",
             where="files.path",

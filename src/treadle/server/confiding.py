@@ -19,7 +19,7 @@ from treadle.runtime.ports import Work
 from treadle.secrets.files import Secret
 
 from .access import is_loopback
-from .problems import Refused
+from .problems import RequestRefused
 
 log = logging.getLogger("treadle.server")
 
@@ -28,7 +28,7 @@ def check_way(request: Request) -> None:
     """Refuses to say a secret where others may listen."""
     host = request.client.host if request.client is not None else ""
     if request.url.scheme != "https" and not is_loopback(host):
-        raise Refused(
+        raise RequestRefused(
             "FORBIDDEN",
             "secrets go over TLS or within one machine: serve with --tls-cert and --tls-key, or give the worker its own",
             cls="authorization",
@@ -40,7 +40,7 @@ async def confide(engine: Engine, work: Work, worker: str, names: Sequence[str])
     declared = set(_texts([None if row is None else row.body, work.intent.params]))
     for name in names:
         if name not in declared:
-            raise Refused(
+            raise RequestRefused(
                 "FORBIDDEN",
                 f"nothing in {work.workflow} names the secret {name!r}: the worker needs it by itself",
                 cls="authorization",

@@ -14,7 +14,7 @@ from fastapi import FastAPI, Request
 from starlette.responses import FileResponse, HTMLResponse, Response
 
 from .access import EVERYBODY
-from .problems import Refused, wrong_method
+from .problems import RequestRefused, wrong_method
 
 FOLDER: Final = Path(__file__).with_name("console")
 _MISSING: Final = """<!doctype html><html lang="en"><title>Treadle</title><body>
@@ -31,13 +31,15 @@ def install(app: FastAPI, methods_at: Callable[[str], Sequence[str]]) -> None:
         if taken := methods_at(f"/{name}"):
             return wrong_method(taken)
         if name.startswith("api/"):
-            raise Refused("ROUTE_NOT_FOUND", "there is nothing at this address; see /api/v1/openapi.json")
+            raise RequestRefused(
+                "ROUTE_NOT_FOUND", "there is nothing at this address; see /api/v1/openapi.json"
+            )
         file = FOLDER / name
         if name and FOLDER in file.resolve().parents and file.is_file():
             kept = "public, max-age=31536000, immutable" if name.startswith("assets/") else "no-cache"
             return FileResponse(file, headers={"Cache-Control": kept})
         if "." in name.rpartition("/")[2] and not request.headers.get("accept", "").startswith("text/html"):
-            raise Refused("ROUTE_NOT_FOUND", "there is no such file")
+            raise RequestRefused("ROUTE_NOT_FOUND", "there is no such file")
         page = FOLDER / "index.html"
         if not page.is_file():
             return HTMLResponse(_MISSING)

@@ -21,7 +21,7 @@ from treadle.lang.json_text import to_json
 from treadle.runs import Run
 from treadle.store.protocol import RunRow
 
-from .problems import Refused
+from .problems import RequestRefused
 
 MEDIA_TYPE: Final = "text/event-stream"
 STREAMS_MAX: Final = 2000
@@ -38,7 +38,7 @@ def stream(request: Request, source: AsyncIterator[str]) -> Response:
     """Sends what a source gives, a comment now and then, until it ends or the server drains."""
     state = request.app.state
     if state.streams >= STREAMS_MAX:
-        raise Refused("DRAINING", "too many streams are open here; try another server")
+        raise RequestRefused("DRAINING", "too many streams are open here; try another server")
 
     async def frames() -> AsyncIterator[str]:
         state.streams += 1

@@ -22,8 +22,8 @@ import jwt
 from treadle.kernel.errors import TreadleError, Unsupported
 from treadle.runtime.messages import OWN_NAMES
 
-from .access import Actor, Login, is_loopback
-from .problems import Refused
+from .access import Caller, Login, is_loopback
+from .problems import RequestRefused
 
 log = logging.getLogger("treadle.server")
 
@@ -69,7 +69,7 @@ class Oidc:
             return None
         return Login(options.issuer, options.client, options.audience, options.scope)
 
-    async def actor(self, token: str) -> Actor | None:
+    async def actor(self, token: str) -> Caller | None:
         try:
             header = jwt.get_unverified_header(token)
         except jwt.PyJWTError:
@@ -94,7 +94,7 @@ class Oidc:
             return None
         return self._of(claims)
 
-    def _of(self, claims: Mapping[str, Any]) -> Actor | None:
+    def _of(self, claims: Mapping[str, Any]) -> Caller | None:
         user = _claim(claims, self._options.user)
         if not isinstance(user, str) or not user or user.startswith(OWN_NAMES):
             return None
@@ -105,7 +105,7 @@ class Oidc:
         groups = self._options.groups
         mapped = [groups.get(name) if groups else name for name in names if isinstance(name, str)]
         roles = tuple(dict.fromkeys(role for role in mapped if role))
-        return Actor(user, roles, "oidc", None, int(claims["exp"]) * 1_000_000_000)
+        return Caller(user, roles, "oidc", None, int(claims["exp"]) * 1_000_000_000)
 
     # --- keys ---
 
@@ -141,7 +141,7 @@ class Oidc:
             if before is None:
                 # Nobody could be told apart from nobody: ask again with the next token.
                 self._fetched = None
-                raise Refused(
+                raise RequestRefused(
                     "ISSUER_UNAVAILABLE",
                     "the issuer of this token does not answer; try again",
                     cls="transport",

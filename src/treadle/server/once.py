@@ -21,8 +21,8 @@ from treadle.engine import Engine
 from treadle.host.acting import acting
 from treadle.runtime import remembered
 
-from .access import Actor
-from .problems import Refused
+from .access import Caller
+from .problems import RequestRefused
 
 HEADER: Final = "idempotency-key"
 REPLAYED: Final = "Idempotency-Replayed"
@@ -47,7 +47,7 @@ def key_of(request: Request) -> str | None:
     if given is None or request.method != "POST" or is_apart(request.state.route):
         return None
     if not _PRINTABLE.fullmatch(given):
-        raise Refused(
+        raise RequestRefused(
             "INPUT_INVALID", "Idempotency-Key has 1 to 200 printable characters", where="Idempotency-Key"
         )
     return given
@@ -59,7 +59,9 @@ class AnswersOnce:
         # Requests with one key take turns here.
         self._turns: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
 
-    async def answer(self, request: Request, actor: Actor, key: str, body: bytes, handle: Handle) -> Response:
+    async def answer(
+        self, request: Request, actor: Caller, key: str, body: bytes, handle: Handle
+    ) -> Response:
         id = _digest(actor.user, key, request.url.path, request.url.query)
         said = hashlib.sha256(body).hexdigest()
         turn = self._turns.setdefault(id, asyncio.Lock())
@@ -68,7 +70,7 @@ class AnswersOnce:
             before = await self._engine.read(lambda reads: remembered.found(reads, id, now))
             if before is not None:
                 if before["said"] != said:
-                    raise Refused("IDEMPOTENCY_REUSED", f"the key {key!r} was used with another body")
+                    raise RequestRefused("IDEMPOTENCY_REUSED", f"the key {key!r} was used with another body")
                 return _again(before)
             answer = await handle(request)
             if answer.status_code < 300 and len(answer.body) <= ANSWER_BYTES_MAX:

@@ -9,7 +9,7 @@ from typing import Any
 from treadle.kernel.errors import TreadleError
 from treadle.kernel.values import Value, decode, digest, encode
 
-from .problems import Refused
+from .problems import RequestRefused
 
 
 def cursor(filters: dict[str, Any], at: Value) -> str:
@@ -24,7 +24,7 @@ def position(text: str | None, filters: dict[str, Any]) -> Any:
     try:
         bound, at = decode(base64.urlsafe_b64decode(text + "=" * (-len(text) % 4)))
     except (binascii.Error, ValueError, TypeError, TreadleError) as error:
-        raise Refused("BAD_CURSOR", "this is no cursor of this server; begin without one") from error
+        raise RequestRefused("BAD_CURSOR", "this is no cursor of this server; begin without one") from error
     if bound != digest(filters)[7:23]:
-        raise Refused("BAD_CURSOR", "this cursor belongs to other filters; begin without one")
+        raise RequestRefused("BAD_CURSOR", "this cursor belongs to other filters; begin without one")
     return at

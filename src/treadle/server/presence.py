@@ -24,7 +24,7 @@ from treadle.store.open import store_path_or_none
 from treadle.store.presence import FilePresence, ServerSeen
 from treadle.store.protocol import MemberSeen, Reads
 
-from .problems import Refused
+from .problems import RequestRefused
 
 SAY_S: Final = 1.0
 LIVE, DRAINING, LOST = "live", "draining", "lost"
@@ -101,11 +101,11 @@ class Presence:
     async def dismiss(self, id: str) -> dict[str, Any]:
         row = next((row for row in await self._others() if row["id"] == id), None)
         if row is None and id != self.id:
-            raise Refused(
+            raise RequestRefused(
                 "SERVER_NOT_FOUND", f"there is no server {id!r}; GET /servers has those that there are"
             )
         if row is None or (self._file is not None and row["status"] != LOST):
-            raise Refused("SERVER_LIVE", f"{id} is there; stop it, and it leaves by itself")
+            raise RequestRefused("SERVER_LIVE", f"{id} is there; stop it, and it leaves by itself")
         if self._file is None:
             await self._engine.dismiss(id)
         else:

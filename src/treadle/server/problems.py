@@ -85,7 +85,7 @@ TITLES: Final = {
 }
 
 
-class Refused(TreadleError):
+class RequestRefused(TreadleError):
     """A request that the server itself refuses."""
 
     def __init__(
@@ -138,7 +138,7 @@ def invalid(error: RequestValidationError) -> Response:
     where = ".".join(str(part) for part in first["loc"] if part not in ("body", "query", "path"))
     unknown = first["type"] == "extra_forbidden"
     text = f"{where}: there is no such field" if unknown else f"{where or 'body'}: {first['msg']}"
-    return problem(Refused("INPUT_INVALID", text, where=where or None))
+    return problem(RequestRefused("INPUT_INVALID", text, where=where or None))
 
 
 def failure(error: BaseException) -> Response:
@@ -160,7 +160,7 @@ def failure(error: BaseException) -> Response:
 
 def wrong_method(taken: Sequence[str]) -> Response:
     """An address is there, but takes other methods."""
-    answer = problem(Refused("METHOD", f"this address takes {', '.join(taken)}"))
+    answer = problem(RequestRefused("METHOD", f"this address takes {', '.join(taken)}"))
     answer.headers["Allow"] = ", ".join(taken)
     return answer
 
@@ -178,7 +178,7 @@ def install(app: FastAPI, methods_at: Callable[[str], Sequence[str]]) -> None:
         assert isinstance(error, HTTPException)
         if taken := methods_at(request.scope["path"]):
             return wrong_method(taken)
-        return problem(Refused("ROUTE_NOT_FOUND", "there is nothing at this address; see /docs"))
+        return problem(RequestRefused("ROUTE_NOT_FOUND", "there is nothing at this address; see /docs"))
 
     async def broken(_: Request, error: Exception) -> Response:
         return failure(error)

@@ -31,7 +31,7 @@ STEADY_S: Final = 10.0
 LEFT: Final = (0, -signal.SIGTERM, 128 + signal.SIGTERM)
 
 
-class Place(msgspec.Struct, frozen=True):
+class ChildPlace(msgspec.Struct, frozen=True):
     """What a child is told: its name, the socket it accepts from, the pipe that ends with its keeper, and the one on
     which it says that it serves. Standard output is not its own: whatever a tool prints goes there."""
 
@@ -45,13 +45,13 @@ class Place(msgspec.Struct, frozen=True):
         os.close(self.ready)
 
 
-def place() -> Place | None:
+def place() -> ChildPlace | None:
     """This process's place among several behind one port; None if it stands alone. Asked once: it is for this process,
     not for those that it starts."""
     said = os.environ.pop(PLACE, None)
     if said is None:
         return None
-    found = msgspec.json.decode(said, type=Place)
+    found = msgspec.json.decode(said, type=ChildPlace)
     for descriptor in (found.socket, found.keeper, found.ready):
         os.set_inheritable(descriptor, False)
     return found
@@ -148,7 +148,7 @@ class ProcessKeeper:
 
     async def _start(self, number: int) -> _Child:
         heard, said = os.pipe()
-        told = Place(self._named(number), self._socket.fileno(), self._pipe, said)
+        told = ChildPlace(self._named(number), self._socket.fileno(), self._pipe, said)
         try:
             process = await asyncio.create_subprocess_exec(
                 *self._command,

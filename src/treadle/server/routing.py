@@ -26,9 +26,9 @@ from treadle.kernel.errors import ValueRefused
 from treadle.kernel.values import decode
 from treadle.lang.json_text import NotJson, from_json, to_json
 
-from .access import BLOBS, INBOX, TASK, VIEWER, WORKER, Actor
+from .access import BLOBS, INBOX, TASK, VIEWER, WORKER, Caller
 from .once import AnswersOnce, key_of
-from .problems import Refused, problem
+from .problems import RequestRefused, problem
 from .reading import NOTHING, Arguments
 
 Handler = Callable[..., Awaitable[Any]]
@@ -61,7 +61,7 @@ class Segment(Convertor[str]):
 register_url_convertor("segment", Segment())
 
 
-class Document(JSONResponse):
+class JsonAnswer(JSONResponse):
     """A JSON answer; whatever our values hold has a form."""
 
     def render(self, content: Any) -> bytes:
@@ -78,7 +78,7 @@ class RawPaths:
         if scope["type"] == "http" and scope.get("raw_path"):
             path = scope["raw_path"].partition(b"?")[0].decode("latin-1")
             if not _is_text(path):
-                refused = Refused("ROUTE_NOT_FOUND", "the address is not UTF-8; nothing is there")
+                refused = RequestRefused("ROUTE_NOT_FOUND", "the address is not UTF-8; nothing is there")
                 await problem(refused)(scope, receive, send)
                 return
             scope = {**scope, "path": path}
@@ -162,10 +162,10 @@ class Route(APIRoute):
         """A name that means nothing here is a mistake, and would change nothing without a word."""
         for name in request.query_params:
             if name not in self.query_names:
-                raise Refused("INPUT_INVALID", f"{name}: there is no such parameter", where=name)
+                raise RequestRefused("INPUT_INVALID", f"{name}: there is no such parameter", where=name)
 
 
-def _origin(request: Request, actor: Actor) -> Origin:
+def _origin(request: Request, actor: Caller) -> Origin:
     return Origin(actor.user, actor.token, request.app.state.member.name, request.state.request_id)
 
 
@@ -173,7 +173,7 @@ async def read_bytes(request: Request, limit: int) -> bytes:
     """A body, bounded while it comes."""
     length = request.headers.get("content-length", "")
     if length.isdecimal() and int(length) > limit:
-        raise Refused("BODY_TOO_LARGE", f"a body may have {limit} bytes")
+        raise RequestRefused("BODY_TOO_LARGE", f"a body may have {limit} bytes")
     kept = bytearray()
     patience: float = request.app.state.patience.body_s
     try:
@@ -185,12 +185,12 @@ async def read_bytes(request: Request, limit: int) -> bytes:
                     raise ClientDisconnect
                 kept += message.get("body", b"")
                 if len(kept) > limit:
-                    raise Refused("BODY_TOO_LARGE", f"a body may have {limit} bytes")
+                    raise RequestRefused("BODY_TOO_LARGE", f"a body may have {limit} bytes")
                 if not message.get("more_body", False):
                     break
                 time.reschedule(began + patience + len(kept) / _SLOWEST_BYTES_S)
     except TimeoutError as error:
-        raise Refused("BODY_TOO_SLOW", "the body did not come in time; send it again") from error
+        raise RequestRefused("BODY_TOO_SLOW", "the body did not come in time; send it again") from error
     return bytes(kept)
 
 
@@ -204,11 +204,11 @@ async def told(request: Request, shape: type[B]) -> B:
         elif media == "application/json":
             value = from_json(body)
         else:
-            raise Refused("MEDIA_TYPE", "a body is application/json or application/cbor")
+            raise RequestRefused("MEDIA_TYPE", "a body is application/json or application/cbor")
     except NotJson as error:
-        raise Refused("BAD_JSON", f"the body cannot be read: {error}") from error
+        raise RequestRefused("BAD_JSON", f"the body cannot be read: {error}") from error
     except ValueRefused as error:
-        raise Refused("BAD_JSON", f"the body cannot be read: {error.message}") from error
+        raise RequestRefused("BAD_JSON", f"the body cannot be read: {error.message}") from error
     try:
         return shape.model_validate(value)
     except ValidationError as error:
@@ -221,17 +221,17 @@ async def _read(request: Request) -> tuple[bytes, object]:
     if not kept:
         return kept, NOTHING
     if request.headers.get("content-type", "").partition(";")[0].strip().lower() != "application/json":
-        raise Refused("MEDIA_TYPE", "a body is application/json")
+        raise RequestRefused("MEDIA_TYPE", "a body is application/json")
     try:
         return kept, from_json(kept)
     except NotJson as error:
-        raise Refused("BAD_JSON", f"the body cannot be read: {error}") from error
+        raise RequestRefused("BAD_JSON", f"the body cannot be read: {error}") from error
 
 
 async def _stay_within(request: Request, within: Within | None) -> None:
     if within is None:
         limited = actor_of(request).workflow
-        raise Refused(
+        raise RequestRefused(
             "FORBIDDEN",
             f"this token is limited to workflows that begin with {limited!r}, and this is about all",
             cls="authorization",
@@ -239,8 +239,8 @@ async def _stay_within(request: Request, within: Within | None) -> None:
     await within(request)
 
 
-def actor_of(request: Request) -> Actor:
-    found: Actor = request.state.actor
+def actor_of(request: Request) -> Caller:
+    found: Caller = request.state.actor
     return found
 
 
@@ -248,7 +248,7 @@ class Routes(APIRouter):
     """A router whose routes all name their role."""
 
     def __init__(self) -> None:
-        super().__init__(route_class=Route, default_response_class=Document)
+        super().__init__(route_class=Route, default_response_class=JsonAnswer)
         # By method and path.
         self.told: dict[tuple[str, str], Described] = {}
 
@@ -282,7 +282,7 @@ class Routes(APIRouter):
                 if actor_of(request).workflow is not None:
                     await _stay_within(request, within)
                 found = await handler(request, **named)
-                return found if isinstance(found, Response) else Document(found, status)
+                return found if isinstance(found, Response) else JsonAnswer(found, status)
 
             self.add_api_route(
                 path.replace("}", ":segment}"),

@@ -13,7 +13,7 @@ from treadle.runtime import document, tasks
 from treadle.runtime.registry import not_deployed
 from treadle.store.protocol import DefinitionRow, Reads
 
-from .problems import Refused
+from .problems import RequestRefused
 from .routing import actor_of
 
 
@@ -58,7 +58,7 @@ async def check_workflow(request: Request, asked: str) -> None:
     except UnknownWorkflow:
         name = None
     if name is None or not sees(request, name):
-        raise Refused("DEFINITION_NOT_FOUND", not_deployed(asked).message)
+        raise RequestRefused("DEFINITION_NOT_FOUND", not_deployed(asked).message)
 
 
 async def check_start(request: Request, asked: str) -> None:
@@ -74,7 +74,7 @@ async def workflow(request: Request) -> None:
     """The path begins with the name of a workflow."""
     name: str = request.path_params["workflow"]
     if not sees(request, name):
-        raise Refused("DEFINITION_NOT_FOUND", not_deployed(name).message)
+        raise RequestRefused("DEFINITION_NOT_FOUND", not_deployed(name).message)
 
 
 async def by_itself(request: Request) -> None:

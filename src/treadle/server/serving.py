@@ -29,7 +29,7 @@ from .app import create_app
 from .carrying import bus_for
 from .connections import ClientPatience, bounded
 from .presence import Member, Presence
-from .processes import Place
+from .processes import ChildPlace
 from .routing import BODY_MAX
 from .workers import Workers
 
@@ -57,7 +57,7 @@ class Options:
     rate: float | None = None
     patience: ClientPatience = field(default_factory=ClientPatience)
     # One of several processes behind one port.
-    place: Place | None = None
+    place: ChildPlace | None = None
     # The folder that ended runs go to before they are removed.
     archive: str | None = None
 
@@ -169,7 +169,7 @@ async def serve(engine: Engine, options: Options, ready: Callable[[str, str, str
     return 0
 
 
-def _on_signals(app: FastAPI, server: uvicorn.Server, place: Place | None) -> Callable[[], bool]:
+def _on_signals(app: FastAPI, server: uvicorn.Server, place: ChildPlace | None) -> Callable[[], bool]:
     """Drains at the first signal, or when whoever keeps this process is gone; leaves at the second; whether there was
     a second."""
     at_once = False

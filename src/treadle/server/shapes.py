@@ -417,7 +417,7 @@ class Renewed(TypedDict):
     lost: list[str]
 
 
-class Settled(TypedDict):
+class WorkSettled(TypedDict):
     settled: list[Any]
     stale: list[Any]
     refused: list[dict[str, Any]]

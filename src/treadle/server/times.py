@@ -7,7 +7,7 @@ from contextlib import suppress
 from treadle.kernel.errors import TreadleError
 from treadle.lang.duration import parse_duration, parse_instant
 
-from .problems import Refused
+from .problems import RequestRefused
 
 
 def instant_ns(text: str | None, name: str, now_ns: int) -> int | None:
@@ -17,6 +17,6 @@ def instant_ns(text: str | None, name: str, now_ns: int) -> int | None:
         return parse_instant(text)
     with suppress(TreadleError):
         return now_ns - parse_duration(text)
-    raise Refused(
+    raise RequestRefused(
         "INPUT_INVALID", f"{name} is an instant (2026-11-15T09:00:00Z) or a duration ago (2h)", where=name
     )

@@ -34,7 +34,7 @@ from treadle.runtime.desk import Desk
 from treadle.runtime.ports import Item, Work
 
 from .carrying import MEMORY, Carrying
-from .problems import Refused
+from .problems import RequestRefused
 
 SAMPLE_CHARS_MAX: Final = 2048
 LOST_NS: Final = (LEASE_DURATION_MS + 1_000) * 1_000_000
@@ -176,7 +176,9 @@ class Workers:
         instance = told.pop("instance", None)
         if row is not None and not self._is_lost(row, now):
             if (instance is not None and row.instance and instance != row.instance) or row.user != user:
-                raise Refused("WORKER_EXISTS", f"a live worker is called {name!r}; choose another --name")
+                raise RequestRefused(
+                    "WORKER_EXISTS", f"a live worker is called {name!r}; choose another --name"
+                )
         else:
             row = self._rows[name] = Row(name, instance or "", user, now)
             self.hatch.welcome(name)
@@ -298,10 +300,12 @@ def _shown_far(name: str, row: dict[str, Any], bus: str, now: int) -> dict[str, 
 def _check_version(given: str) -> None:
     ours, theirs = _NUMBERS.match(version("treadle")), _NUMBERS.match(given)
     if ours is None or theirs is None:
-        raise Refused("VERSION_SKEW", f"this server is {version('treadle')}, the worker is {given[:40]!r}")
+        raise RequestRefused(
+            "VERSION_SKEW", f"this server is {version('treadle')}, the worker is {given[:40]!r}"
+        )
     (major, minor), (their_major, their_minor) = map(int, ours.groups()), map(int, theirs.groups())
     if major != their_major or abs(minor - their_minor) > 1:
-        raise Refused(
+        raise RequestRefused(
             "VERSION_SKEW",
             f"this server is {version('treadle')}, the worker is {given[:40]}; bring them within one minor version",
         )

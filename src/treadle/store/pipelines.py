@@ -6,13 +6,13 @@ import contextlib
 
 import psycopg
 
-from .postgres_link import Connection
+from .postgres_link import PostgresConnection
 
 
 class Pipelined:
     """A transaction whose statements go out together; the first error undoes all of them."""
 
-    def __init__(self, connection: Connection, timeout_ms: int) -> None:
+    def __init__(self, connection: PostgresConnection, timeout_ms: int) -> None:
         self.tx = connection
         self._open = contextlib.ExitStack()
         self._pipeline = self._open.enter_context(connection.raw.pipeline())

@@ -51,7 +51,7 @@ from .dialect import UNFIT, Position, Tended, unfit
 from .figures import POSTGRES_BYTES
 from .pipelines import Pipelined
 from .postgres_columns import Column
-from .postgres_link import KEPT_ALIVE, Bounded, Connection
+from .postgres_link import KEPT_ALIVE, Bounded, PostgresConnection
 from .protocol import Batch, Numbered, asker_of
 from .reads import SqlReads
 from .sql import SqlStore
@@ -116,18 +116,18 @@ class PostgresDialect(Tended):
         """The server's own, without what is ours in it."""
         return self._url
 
-    def connect(self, *, readonly: bool = False) -> Connection:
+    def connect(self, *, readonly: bool = False) -> PostgresConnection:
         """A time-out of statements is asked for with the connection. A pooler that takes no such wishes is asked
         again without; commits bring their own."""
         with self.errors():
             asked = conninfo_to_dict(self._url)
             timeout = f"{asked.get('options') or ''} -c statement_timeout={_STATEMENT_MS_MAX}".strip()
             try:
-                return Connection(self._connected({**asked, "options": timeout}))
+                return PostgresConnection(self._connected({**asked, "options": timeout}))
             except psycopg.OperationalError as error:
                 if "startup parameter" not in str(error):
                     raise
-            return Connection(self._connected(asked))
+            return PostgresConnection(self._connected(asked))
 
     def _connected(self, asked: dict[str, Any]) -> psycopg.Connection[Any]:
         return Bounded.connect(
@@ -145,7 +145,7 @@ class PostgresDialect(Tended):
     def stay(self, *, log: bool = False) -> None:
         """What the server answers for is there."""
 
-    def close(self, connection: Connection) -> None:
+    def close(self, connection: PostgresConnection) -> None:
         connection.close()
 
     def found(self) -> int:
@@ -153,7 +153,7 @@ class PostgresDialect(Tended):
         with contextlib.closing(self.connect()) as connection:
             return self.schema_version(connection)
 
-    def schema_version(self, connection: Connection) -> int:
+    def schema_version(self, connection: PostgresConnection) -> int:
         with self.errors():
             # Asked as a query and not of a cache of names: another process may have made it while we waited.
             there = connection.execute(
@@ -164,7 +164,7 @@ class PostgresDialect(Tended):
             row = connection.execute("SELECT value FROM meta WHERE key = 'schema'").fetchone()
         return int(row[0]) if row else 0
 
-    def migrate(self, connection: Connection, migrations: list[tuple[int, str]]) -> None:
+    def migrate(self, connection: PostgresConnection, migrations: list[tuple[int, str]]) -> None:
         """Runs what is missing, one process at a time, all of it or nothing."""
         newest = migrations[-1][0]
         if self._up_to_date(connection, newest):
@@ -183,14 +183,14 @@ class PostgresDialect(Tended):
                 (str(newest),),
             )
 
-    def _up_to_date(self, connection: Connection, newest: int) -> bool:
+    def _up_to_date(self, connection: PostgresConnection, newest: int) -> bool:
         found = self.schema_version(connection)
         if found > newest:
             raise StoreTooNew(f"schema {found}; this Treadle knows up to {newest}")
         return found == newest
 
     @contextlib.contextmanager
-    def transaction(self, connection: Connection) -> Iterator[Connection]:
+    def transaction(self, connection: PostgresConnection) -> Iterator[PostgresConnection]:
         with self.errors():
             transaction = self.begin(connection)
             try:
@@ -201,24 +201,24 @@ class PostgresDialect(Tended):
                 raise
             transaction.wait()
 
-    def begin(self, connection: Connection) -> Transaction:
+    def begin(self, connection: PostgresConnection) -> Transaction:
         return Pipelined(connection, _STATEMENT_MS_MAX)
 
-    def begin_reading(self, connection: Connection) -> None:
+    def begin_reading(self, connection: PostgresConnection) -> None:
         connection.execute("BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY")
 
-    def data_version(self, connection: Connection) -> int:
+    def data_version(self, connection: PostgresConnection) -> int:
         """A server does not count: `PostgresStore.changed` goes by notices, and by the time."""
         return 0
 
-    def checkpoint(self, connection: Connection) -> None:
+    def checkpoint(self, connection: PostgresConnection) -> None:
         """The server keeps its own log in order."""
 
-    def size(self, connection: Connection) -> int:
+    def size(self, connection: PostgresConnection) -> int:
         with self.errors():
             return int(connection.execute(POSTGRES_BYTES).fetchall()[0][0])
 
-    def integrity(self, connection: Connection) -> list[str]:
+    def integrity(self, connection: PostgresConnection) -> list[str]:
         found = connection.execute(
             "SELECT c.relname FROM pg_index i JOIN pg_class c ON c.oid = i.indexrelid WHERE NOT i.indisvalid"
         ).fetchall()

@@ -49,7 +49,7 @@ class Bounded(psycopg.Connection[Any]):
             return found
 
 
-class Connection:
+class PostgresConnection:
     """A connection with the few calls that the shared store makes of one."""
 
     def __init__(self, raw: psycopg.Connection[Any]) -> None:

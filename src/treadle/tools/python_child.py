@@ -105,7 +105,7 @@ class Channel:
         self._lock = threading.Lock()
 
 
-class Output(io.TextIOBase):
+class ChildOutput(io.TextIOBase):
     """`sys.stdout` and `sys.stderr` of the code: batched into frames, bounded in size."""
 
     def __init__(self, channel: Channel, stream: str) -> None:
@@ -274,7 +274,7 @@ def limit_memory(size: int) -> None:
 
 def answer(request: dict[str, Any], channel: Channel, state: Any) -> None:
     """Runs one request, sends its output and then exactly one result or error."""
-    out, err = Output(channel, "stdout"), Output(channel, "stderr")
+    out, err = ChildOutput(channel, "stdout"), ChildOutput(channel, "stderr")
     reply: dict[str, Any]
     state.begin()
     with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):

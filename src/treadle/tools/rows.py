@@ -20,7 +20,7 @@ class TransferFailed(Exception):
         self.outcome = outcome
 
 
-class Source(Protocol):
+class RowSource(Protocol):
     """Gives rows in chunks."""
 
     def chunks(self, size: int) -> AsyncGenerator[list[Row], None]: ...

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Final, cast
 from .base import BadConfig, ToolBase, mapping, need, pick
 from .protocol import Outcome, ToolCall
 from .registry import ToolRegistry
-from .rows import MODES, Columns, Row, Sink, Source, TransferFailed, at_path
+from .rows import MODES, Columns, Row, RowSource, Sink, TransferFailed, at_path
 
 if TYPE_CHECKING:
     from .postgres import PostgresTool
@@ -56,7 +56,7 @@ class TransferTool(ToolBase):
     async def close(self) -> None:
         """The registry closes the tools that are used here."""
 
-    def _source(self, config: Row, call: ToolCall) -> AbstractAsyncContextManager[Source]:
+    def _source(self, config: Row, call: ToolCall) -> AbstractAsyncContextManager[RowSource]:
         # The extras of a database are imported only if it takes part.
         match str(need(config, "tool", "type", "kind")):
             case "http":
@@ -91,7 +91,7 @@ class TransferTool(ToolBase):
         return cast("PostgresTool", self._registry.get("postgres"))
 
 
-async def _move(rows: Source, sink: Sink, columns: Columns, size: int, call: ToolCall) -> dict[str, Any]:
+async def _move(rows: RowSource, sink: Sink, columns: Columns, size: int, call: ToolCall) -> dict[str, Any]:
     moved = chunks = 0
     names: list[str] = []
     # Closed here even if a chunk fails: a cursor left to the collector outlives its connection.

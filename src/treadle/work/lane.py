@@ -28,7 +28,7 @@ GIVEN_UP_MAX: Final = 256
 STUCK_S: Final = 0.05
 
 
-class Member:
+class LaneThread:
     """One thread of the lane."""
 
     thread: threading.Thread
@@ -51,8 +51,8 @@ class Lane:
         self.threads_max = threads_max
         self._serve = serve
         self._usual = threads
-        self._members: dict[str, Member] = {}
-        self._given_up: set[Member] = set()
+        self._members: dict[str, LaneThread] = {}
+        self._given_up: set[LaneThread] = set()
         self._idle = 0
         self._made = 0
         # How much has been finished: a lane that does not move is stuck.
@@ -99,7 +99,7 @@ class Lane:
         """Under the lock. One more thread, if there may be one."""
         if self._closed or len(self._members) >= self.threads_max or len(self._given_up) >= GIVEN_UP_MAX:
             return False
-        member = Member(f"treadle-worker-{self._made}")
+        member = LaneThread(f"treadle-worker-{self._made}")
         member.thread = threading.Thread(target=self._live, args=(member,), name=member.name, daemon=True)
         self._made += 1
         self._members[member.name] = member
@@ -115,7 +115,7 @@ class Lane:
 
     # --- a thread's life ---
 
-    def _live(self, member: Member) -> None:
+    def _live(self, member: LaneThread) -> None:
         try:
             while not member.given_up and self._tokens.get():
                 with self._lock:
@@ -128,7 +128,7 @@ class Lane:
         finally:
             self._leave(member)
 
-    def _work(self, member: Member) -> None:
+    def _work(self, member: LaneThread) -> None:
         while not member.given_up and not self._leaving:
             if not (works := self._bus.take_here(FUNCTIONS, 1)):
                 return
@@ -144,7 +144,7 @@ class Lane:
                 member.work = None
                 self._finished += 1
 
-    def _leave(self, member: Member) -> None:
+    def _leave(self, member: LaneThread) -> None:
         with self._lock:
             self._members.pop(member.name, None)
             self._given_up.discard(member)

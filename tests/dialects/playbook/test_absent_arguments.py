@@ -9,7 +9,7 @@ import pytest
 
 from treadle import Engine
 from treadle.dialects.playbook.edition import edition
-from treadle.dialects.playbook.handles import Scope
+from treadle.dialects.playbook.handles import TemplateScope
 from treadle.dialects.playbook.templates import Tree
 from treadle.testing import assert_replays
 
@@ -119,7 +119,9 @@ def test_text_with_one_name_that_may_be_nothing_still_wants_the_other() -> None:
 def test_a_run_of_0_1_0_goes_on_with_nothing() -> None:
     first = edition.set(1)
     try:
-        assert Tree({"a": "{{ ctx.x }}", "b": "n={{ ctx.x }}"}, "args").arguments(Scope({"ctx": {}})) == {
+        assert Tree({"a": "{{ ctx.x }}", "b": "n={{ ctx.x }}"}, "args").arguments(
+            TemplateScope({"ctx": {}})
+        ) == {
             "a": None,
             "b": "n=",
         }

@@ -23,7 +23,7 @@ from treadle.lang.definition import Definition
 from treadle.lang.text import Document
 from treadle.performers.playbook.performer import PipelinePerformer
 from treadle.runtime.ports import NewRun
-from treadle.testing.sim import Action, World, simulate
+from treadle.testing.sim import Action, SimWorld, simulate
 from treadle.work.job import Performer
 
 from .harness import FakeTool, Lab, echo
@@ -109,7 +109,7 @@ class Nets:
     def endless(self, workflow: str) -> bool:
         return False
 
-    def check(self, world: World) -> None:
+    def check(self, world: SimWorld) -> None:
         by_id = {life.id: life for life in world.journals.lives.values()}
         for number, net in enumerate(self.nets):
             records = by_id[f"run-{number}"].records

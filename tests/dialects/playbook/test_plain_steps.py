@@ -13,7 +13,7 @@ import pytest
 from treadle import Engine
 from treadle.kernel.model import make_reference
 from treadle.kernel.values import digest, to_value
-from treadle.performers.playbook.pipeline import StepRun
+from treadle.performers.playbook.pipeline import PipelineRun
 from treadle.tools.functions import FunctionTool
 from treadle.work.job import Done
 
@@ -166,4 +166,4 @@ async def test_a_step_run_is_let_go_when_it_ends(tmp_path: Path) -> None:
         engine.deploy(tmp_path / "short.yaml")
         for _ in range(3):
             assert await (await engine.start("short")).result() == 1
-        assert not [found for found in gc.get_objects() if isinstance(found, StepRun)]
+        assert not [found for found in gc.get_objects() if isinstance(found, PipelineRun)]

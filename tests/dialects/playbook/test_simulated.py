@@ -18,7 +18,7 @@ from treadle.kernel.machine import Machine
 from treadle.kernel.model import Started
 from treadle.performers.playbook.performer import PipelinePerformer
 from treadle.runtime.ports import NewRun
-from treadle.testing.sim import Action, World, simulate
+from treadle.testing.sim import Action, SimWorld, simulate
 from treadle.tools.protocol import Outcome, ToolCall
 from treadle.work.job import Performer
 
@@ -100,7 +100,7 @@ class Errands:
     def endless(self, workflow: str) -> bool:
         return False
 
-    def check(self, world: World) -> None:
+    def check(self, world: SimWorld) -> None:
         by_id = {life.id: life for life in world.journals.lives.values()}
         for n in range(2):
             last = by_id[f"run-{n}"].records[-1]

@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from treadle.dialects.playbook.bounds import ITEMS_MAX, SizeBudget, budget
-from treadle.dialects.playbook.handles import Scope
-from treadle.dialects.playbook.templates import Field, expression
+from treadle.dialects.playbook.handles import TemplateScope
+from treadle.dialects.playbook.templates import PlacedTemplate, expression
 from treadle.kernel.errors import ExpressionError
 
 from .harness import Lab
@@ -20,7 +20,7 @@ DOUBLED = "{% set n = namespace(x=[1]) %}{% for i in range(60) %}{% set n.x = [n
 
 
 def value(text: str, **names: Any) -> Any:
-    return Field(text, "here").value(Scope(names))
+    return PlacedTemplate(text, "here").value(TemplateScope(names))
 
 
 @pytest.mark.parametrize(
@@ -155,7 +155,7 @@ def test_all_that_is_done_again_and_again_counts_and_not_only_the_turn(what: str
     text, least = DONE_AGAIN[what]
     token = budget.set(spending := SizeBudget())
     try:
-        expression(text).value(Scope({}))
+        expression(text).value(TemplateScope({}))
     finally:
         budget.reset(token)
     assert ITEMS_MAX - spending.left >= least

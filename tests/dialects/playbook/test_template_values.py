@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 
 from treadle.dialects.playbook.edition import edition
-from treadle.dialects.playbook.handles import Scope
+from treadle.dialects.playbook.handles import TemplateScope
 from treadle.dialects.playbook.slices import Slices
-from treadle.dialects.playbook.templates import Field
+from treadle.dialects.playbook.templates import PlacedTemplate
 from treadle.kernel.errors import ExpressionError
 
 from .harness import Lab, problems_of
@@ -20,11 +20,11 @@ WORKLOAD: dict[str, Any] = {"rows": [{"name": "ann"}, {"name": "bob"}], "text": 
 
 
 def value(text: str) -> Any:
-    return Field(text, "here").value(Scope({"workload": WORKLOAD}))
+    return PlacedTemplate(text, "here").value(TemplateScope({"workload": WORKLOAD}))
 
 
 def truth(text: str) -> bool:
-    return Field(text, "here").truth(Scope({"workload": WORKLOAD}))
+    return PlacedTemplate(text, "here").truth(TemplateScope({"workload": WORKLOAD}))
 
 
 @pytest.mark.parametrize(
@@ -230,7 +230,7 @@ def test_templates_of_one_place_are_bounded_together() -> None:
 def test_deep_nests_are_refused_by_check_and_named() -> None:
     nested = "{% for a in [1] %}" * 25 + "x" + "{% endfor %}" * 25
     with pytest.raises(ExpressionError) as caught:
-        Field(nested, "here")
+        PlacedTemplate(nested, "here")
     assert caught.value.code == "TEMPLATE_SYNTAX"
     assert "nests too deeply" in caught.value.message
 
@@ -238,9 +238,9 @@ def test_deep_nests_are_refused_by_check_and_named() -> None:
 def test_what_a_template_makes_does_not_depend_on_the_process() -> None:
     """Rendered in two processes with other hashes and other addresses, a text is the same."""
     code = (
-        "from treadle.dialects.playbook.templates import Field\nfrom treadle.dialects.playbook.handles import Scope\n"
-        "print(Field(\"{{ [w | map(attribute='n'), {'b': 1, 'a': w | unique(attribute='n')}] }} {{ w.x.y }}\", 'h')"
-        ".value(Scope({'w': [{'n': 'x'}, {'n': 'y'}]})))"
+        "from treadle.dialects.playbook.templates import PlacedTemplate\nfrom treadle.dialects.playbook.handles import TemplateScope\n"
+        "print(PlacedTemplate(\"{{ [w | map(attribute='n'), {'b': 1, 'a': w | unique(attribute='n')}] }} {{ w.x.y }}\", 'h')"
+        ".value(TemplateScope({'w': [{'n': 'x'}, {'n': 'y'}]})))"
     )
     said = {
         subprocess.run(

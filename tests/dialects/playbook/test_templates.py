@@ -11,9 +11,9 @@ from hypothesis import strategies as st
 
 from treadle.dialects.playbook import parsing
 from treadle.dialects.playbook.edition import CURRENT, edition
-from treadle.dialects.playbook.handles import Handle, Scope, StepResults
+from treadle.dialects.playbook.handles import Handle, StepResults, TemplateScope
 from treadle.dialects.playbook.short_forms import Reading, read
-from treadle.dialects.playbook.templates import Expression, Field, Tree, expression
+from treadle.dialects.playbook.templates import Expression, PlacedTemplate, Tree, expression
 from treadle.dialects.playbook.texts import plain, truth_of
 from treadle.kernel.errors import ExpressionError
 
@@ -27,14 +27,14 @@ NAMES: dict[str, Any] = {
 
 
 def value(text: str, **more: Any) -> Any:
-    return Field(text, "here").value(Scope({**NAMES, **more}))
+    return PlacedTemplate(text, "here").value(TemplateScope({**NAMES, **more}))
 
 
 def test_m1_a_missing_chain_is_undefined_not_an_error() -> None:
     assert value("{{ outcome.result.data.paging.hasMore | default(false) }}") is False
     assert value("{{ nothing.at.all }}") is None
     assert value("a{{ nothing.at.all }}b") == "ab"
-    assert Field("{{ nothing.at.all }}", "here").truth(Scope(NAMES)) is False
+    assert PlacedTemplate("{{ nothing.at.all }}", "here").truth(TemplateScope(NAMES)) is False
 
 
 def test_m2_single_expressions_keep_native_types_and_texts_stay_texts() -> None:
@@ -56,7 +56,7 @@ def test_a_key_wins_over_a_method() -> None:
 def test_constants_never_reach_jinja() -> None:
     tree = Tree({"a": 1, "b": ["x", {"c": "no marks"}]}, "t")
     assert tree.constant
-    assert tree.render(Scope({})) is tree.value_if_constant
+    assert tree.render(TemplateScope({})) is tree.value_if_constant
 
 
 @pytest.mark.parametrize(
@@ -137,13 +137,15 @@ def test_handles() -> None:
     steps = StepResults(
         {"s": {"status": "done", "result": {"x": [1], "status": "theirs"}}, "later": {"status": "running"}}
     )
-    scope = Scope({}, (steps,))
-    assert Field("{{ s.x[0] }}", "t").value(scope) == 1
-    assert Field("{{ s.data.status }}", "t").value(scope) == "theirs"
-    assert Field("{{ s.status }}", "t").value(scope) == "theirs", "the keys of a result win over its envelope"
-    assert Field("{{ s }}", "t").value(scope) == {"x": [1], "status": "theirs"}
-    assert Field("{{ s.x | length }} of {{ s | length }}", "t").value(scope) == "1 of 2"
-    assert Field("{{ later.x }}", "t").value(scope) is None
+    scope = TemplateScope({}, (steps,))
+    assert PlacedTemplate("{{ s.x[0] }}", "t").value(scope) == 1
+    assert PlacedTemplate("{{ s.data.status }}", "t").value(scope) == "theirs"
+    assert PlacedTemplate("{{ s.status }}", "t").value(scope) == "theirs", (
+        "the keys of a result win over its envelope"
+    )
+    assert PlacedTemplate("{{ s }}", "t").value(scope) == {"x": [1], "status": "theirs"}
+    assert PlacedTemplate("{{ s.x | length }} of {{ s | length }}", "t").value(scope) == "1 of 2"
+    assert PlacedTemplate("{{ later.x }}", "t").value(scope) is None
     assert plain([Handle(3)]) == [3]
 
 
@@ -194,7 +196,7 @@ def test_shortcuts_agree_with_jinja(text: str) -> None:
     """The closures and Jinja's own compiler give the same value, or both an error."""
     source = "{{ " + text + " }}"
     assert Expression(source).fast is not None
-    scope = Scope(NAMES)
+    scope = TemplateScope(NAMES)
 
     def fast() -> Any:
         return plain(Expression(source).value(scope))
@@ -315,12 +317,14 @@ def test_short_forms_are_read_as_jinja_reads_them(
     for rules in (1, CURRENT):
         token = edition.set(rules)
         try:
-            assert _outcome(short, Scope(NAMES, (steps,))) == _outcome(by_jinja, Scope(NAMES, (steps,)))
+            assert _outcome(short, TemplateScope(NAMES, (steps,))) == _outcome(
+                by_jinja, TemplateScope(NAMES, (steps,))
+            )
         finally:
             edition.reset(token)
 
 
-def _outcome(found: Reading, scope: Scope) -> tuple[str, Any]:
+def _outcome(found: Reading, scope: TemplateScope) -> tuple[str, Any]:
     assert found.fast is not None
     try:
         value = found.fast(scope)

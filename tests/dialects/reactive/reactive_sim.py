@@ -20,7 +20,7 @@ from treadle.kernel.machine import Machine
 from treadle.performers.reactive.effects import EffectPerformer
 from treadle.runtime.hot import BlobCache, load_state
 from treadle.runtime.registry import Registry, machines_of
-from treadle.testing.sim import Action, SimulationFailed, World, simulate
+from treadle.testing.sim import Action, SimulationFailed, SimWorld, simulate
 from treadle.tools.registry import ToolRegistry
 from treadle.work.job import Performer
 
@@ -73,7 +73,7 @@ class Choreography:
     def endless(self, workflow: str) -> bool:
         return False
 
-    def check(self, world: World) -> None:
+    def check(self, world: SimWorld) -> None:
         state = {row.id: self._state(world, row) for row in world.store.runs(limit=1_000)}
         books = state["shop/ledger@1"]
         assert books["balance"] == sum(self._cents.values()), f"the books say {books}"
@@ -82,7 +82,7 @@ class Choreography:
             assert state[f"shop/order@1/{order_id}"]["paid"]
             assert state[f"shop/notice@1/{order_id}"]["sent"]
 
-    def _state(self, world: World, row: Any) -> Any:
+    def _state(self, world: SimWorld, row: Any) -> Any:
         registry = Registry(machines_of(self.machines), world.store)
         return load_state(row, world.store, registry, BlobCache(world.store)).state
 

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import msgspec
 
-from .handles import MISSING, Handle, Scope, attribute
+from .handles import MISSING, Handle, TemplateScope, attribute
 
 # ("workload", "items") for `workload.items`; an index is its text.
 Chain = tuple[str, ...]
@@ -28,7 +28,7 @@ class Absent(Exception):
 class Wanted(msgspec.Struct):
     """The arguments at hand: which missing names are nothing, rather than an error."""
 
-    scope: Scope
+    scope: TemplateScope
     # Those of the template that is being rendered.
     chains: tuple[Chain, ...] = ()
 
@@ -43,7 +43,7 @@ class Wanted(msgspec.Struct):
         raise Absent(culprit)
 
 
-def missing_key(scope: Scope, chain: Chain) -> str | None:
+def missing_key(scope: TemplateScope, chain: Chain) -> str | None:
     """The first part of a chain that leads to nothing."""
     value = scope.resolve(chain[0])
     if value is MISSING:
@@ -63,7 +63,7 @@ def _part(value: object, key: str) -> object:
     return found
 
 
-def _may_be_nothing(scope: Scope, chain: Chain) -> bool:
+def _may_be_nothing(scope: TemplateScope, chain: Chain) -> bool:
     root, value = chain[0], scope.resolve(chain[0])
     if value is MISSING:
         return root in scope.later

@@ -11,11 +11,11 @@ from typing import Any, Final
 
 from .bounds import CHARS_PER_TURN
 from .edition import is_first
-from .handles import MISSING, Handle, Scope, attribute
+from .handles import MISSING, Handle, TemplateScope, attribute
 from .operations import COMPARE, compare
 from .texts import is_undefined
 
-Shortcut = Callable[[Scope], Any]
+Shortcut = Callable[[TemplateScope], Any]
 
 # What a template hands on as it is.
 _PLAIN: Final = frozenset({str, int, float, bool})
@@ -26,7 +26,7 @@ def constant(value: Any) -> Shortcut:
 
 
 def named(name: str) -> Shortcut:
-    def read(scope: Scope) -> object:
+    def read(scope: TemplateScope) -> object:
         found = scope.resolve(name)
         return _not_there(name=name) if found is MISSING else found
 
@@ -36,7 +36,7 @@ def named(name: str) -> Shortcut:
 def keyed(target: Shortcut, name: str, root: str | None) -> Shortcut:
     """`target.name`; `root` is the target's name where it is nothing but a name."""
 
-    def read(scope: Scope) -> object:
+    def read(scope: TemplateScope) -> object:
         value = target(scope)
         found = attribute(value, name)
         if found is not MISSING:
@@ -48,7 +48,7 @@ def keyed(target: Shortcut, name: str, root: str | None) -> Shortcut:
     if root is None:
         return read
 
-    def read_plain(scope: Scope) -> object:
+    def read_plain(scope: TemplateScope) -> object:
         """A text or a number in a mapping that has a name of its own, as most are (`workload.url`)."""
         value = scope.names.get(root)
         if type(value) is dict and type(found := value.get(name)) in _PLAIN:
@@ -72,7 +72,7 @@ def compared(operator: str, left: Shortcut, right: Shortcut) -> Shortcut:
         return lambda scope: compare(operator, left(scope), right(scope))
     apply = COMPARE[operator]
 
-    def made(scope: Scope) -> object:
+    def made(scope: TemplateScope) -> object:
         a, b = left(scope), right(scope)
         # What costs nothing is not counted.
         if type(a) is type(b) and (type(a) is int or (type(a) is str and len(a) < CHARS_PER_TURN)):
@@ -94,7 +94,7 @@ def defaulted(path: tuple[str, ...], otherwise: Any) -> Shortcut:
     """`workload.page | default(1)`: a key that is not in its mapping is looked for no further."""
     read, (root, *keys) = chained(path), path
 
-    def found_or(scope: Scope) -> object:
+    def found_or(scope: TemplateScope) -> object:
         found = scope.resolve(root)
         for key in keys:
             if type(found) is not dict or is_first():

@@ -7,7 +7,7 @@ from typing import Final
 
 from treadle.kernel.values import Value
 
-from .handles import Scope, StepResults
+from .handles import StepResults, TemplateScope
 from .model import Step, Task
 from .outcomes import loop_view, with_bodies
 
@@ -18,7 +18,7 @@ _NOTHING: Final[dict[str, Value]] = {}
 
 def scope_of(
     step: Step, inputs: Mapping[str, Value], ctx: dict[str, Value], iteration: dict[str, Value], *, run: str
-) -> Scope:
+) -> TemplateScope:
     """The names that the templates of a step's tasks see; `iteration` is what stands under `iter`."""
     args, workload = inputs.get("args") or {}, inputs.get("workload") or {}
     names: dict[str, Value] = {
@@ -35,15 +35,17 @@ def scope_of(
     if (index := inputs.get("iteration")) is not None and (total := inputs.get("total")) is not None:
         names["loop"] = loop_view(index, total)
     layers = (args, ctx, iteration, workload, StepResults(inputs.get("steps") or _NOTHING))
-    return Scope(names, layers, step.later)
+    return TemplateScope(names, layers, step.later)
 
 
-def config_of(step: Step, task: Task, scope: Scope, *, load: bool = True) -> dict[str, Value]:
+def config_of(step: Step, task: Task, scope: TemplateScope, *, load: bool = True) -> dict[str, Value]:
     """A task's fields rendered for its tool."""
     more = task.verbatim
     if task.called_with is not None:
         given = {**scope.names["args"], **task.called_with.arguments(scope, load=load)}
-        scope = Scope({**scope.names, "args": given, "input": given}, (given, *scope.layers), scope.later)
+        scope = TemplateScope(
+            {**scope.names, "args": given, "input": given}, (given, *scope.layers), scope.later
+        )
         more = {**more, "args": given}
     # What a noop gives is a value that its author writes, and may be nothing.
     render = task.config.render if task.kind == "noop" else task.config.arguments
@@ -57,7 +59,7 @@ def config_of(step: Step, task: Task, scope: Scope, *, load: bool = True) -> dic
     return {**config, **more} if more else config
 
 
-def _handed_on(step: Step, scope: Scope) -> dict[str, Value]:
+def _handed_on(step: Step, scope: TemplateScope) -> dict[str, Value]:
     """What a step itself hands to its tasks' code."""
     args = scope.names["args"]
     own = step.args.value_if_constant if step.args is not None else {}

@@ -255,7 +255,7 @@ class Layer(Protocol):
     def __getitem__(self, name: str, /) -> object: ...
 
 
-class Scope(msgspec.Struct):
+class TemplateScope(msgspec.Struct):
     """The names of one evaluation. Fixed names win; then the first layer that has the key."""
 
     names: dict[str, Any]

@@ -21,10 +21,10 @@ from .outcomes import collection
 from .texts import bounded, is_not_there
 
 if TYPE_CHECKING:
-    from .states import Source, TokenState
+    from .states import LoopSource, TokenState
 
 
-def describe(turn: Turn, loop: Loop, token: TokenState, where: str) -> Source:
+def describe(turn: Turn, loop: Loop, token: TokenState, where: str) -> LoopSource:
     """How to find the items again: `{"range": …} | {"path": …} | {"stored": …, "path": …} | {"list": …}`."""
     if loop.source.constant:
         return _listed(turn, collection(loop.source.value_if_constant, where))
@@ -47,12 +47,12 @@ def describe(turn: Turn, loop: Loop, token: TokenState, where: str) -> Source:
     return _listed(turn, canonical(collection(computed, where)))
 
 
-def _listed(turn: Turn, found: list[Value]) -> Source:
+def _listed(turn: Turn, found: list[Value]) -> LoopSource:
     kept = turn.light(found)
     return {"list": found} if kept is found else {"stored": kept, "path": []}
 
 
-def _lasting(turn: Turn, loop: Loop, token: TokenState, raw: Value) -> Source | None:
+def _lasting(turn: Turn, loop: Loop, token: TokenState, raw: Value) -> LoopSource | None:
     assert loop.field is not None
     path = loop.field.expression.path
     if path is None:
@@ -71,7 +71,7 @@ def _lasting(turn: Turn, loop: Loop, token: TokenState, raw: Value) -> Source | 
     return None
 
 
-def item_of(source: Source, value: Value, index: int, limit: int) -> Value:
+def item_of(source: LoopSource, value: Value, index: int, limit: int) -> Value:
     """One item as its iteration gets it: a large one of a stored collection goes by its address."""
     stored = source.get("stored")
     if stored is None or "parts" in stored or len(encode(value)) <= limit:
@@ -80,7 +80,7 @@ def item_of(source: Source, value: Value, index: int, limit: int) -> Value:
     return {**address, "path": [*(stored.get("path") or ()), *source["path"], index]}
 
 
-def items(turn: Turn, source: Source, token: TokenState) -> Sequence[Value]:
+def items(turn: Turn, source: LoopSource, token: TokenState) -> Sequence[Value]:
     """The items behind a description."""
     found: Sequence[Value]
     if "list" in source:

@@ -34,7 +34,7 @@ from . import finish, joins, stepruns
 from .edition import CURRENT, edition
 from .errands import KIND
 from .failures import failure, template_failure
-from .handles import Scope, is_stored, loader
+from .handles import TemplateScope, is_stored, loader
 from .layers import merge
 from .lifetimes import lifetime_ns, stamped
 from .marking import KEYCHAIN, Ref, Turn, canonical, new_state, run_result, status_of
@@ -384,7 +384,7 @@ def _workload(definition: Playbook, input: Value, ctx: Context) -> dict[str, Val
             "execution_id": ctx.run,
             "job": {"uuid": ctx.run, "execution_id": ctx.run},
         }
-        rendered = definition.workload.render(Scope(names, (merged,)))
+        rendered = definition.workload.render(TemplateScope(names, (merged,)))
         workload.update(canonical(merge(rendered, given)))
     if is_reference(input):
         # A large key stays in the stored input and is looked up there: the marking and the params of

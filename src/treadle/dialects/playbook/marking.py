@@ -24,7 +24,7 @@ from treadle.kernel.errors import LimitExceeded
 from treadle.kernel.model import Context, Decision, Intent, Status, is_reference
 from treadle.kernel.values import Value, decode_trusted, encode
 
-from .handles import Scope, StepResults, is_stored
+from .handles import StepResults, TemplateScope, is_stored
 from .model import Playbook, Step
 from .pipeline import canonical as canonical
 from .pipeline import write
@@ -217,7 +217,7 @@ class Turn:
             left += len(encode(out[name])) - sizes[name]
         return out
 
-    def arc_args(self, args: Tree, scope: Scope) -> dict[str, Value]:
+    def arc_args(self, args: Tree, scope: TemplateScope) -> dict[str, Value]:
         """The arguments of an arc, in canonical order and small as a whole, encoded once if at all."""
         limit = self.playbook.inline_bytes_max
         size = args.at_hand_bytes_max
@@ -274,7 +274,7 @@ class Turn:
 
     def scope(
         self, args: Mapping[str, Value], *, iteration: Mapping[str, Value] | None = None, **names: object
-    ) -> Scope:
+    ) -> TemplateScope:
         """The names that guards, admission and arguments see."""
         state, run = self.state, self.ctx.run
         ctx, workload = state["ctx"], state["workload"]
@@ -290,7 +290,7 @@ class Turn:
             **names,
         }
         layers = (args, ctx, iteration, workload, StepResults(state["steps"]))
-        return Scope(fixed, layers, self.playbook.steps)
+        return TemplateScope(fixed, layers, self.playbook.steps)
 
     # --- tokens --------------------------------------------------------------------------------
 

@@ -14,12 +14,12 @@ import msgspec
 from treadle.kernel.values import Value, decode_trusted, encode
 
 from .credentials import fields_read
-from .handles import Scope
+from .handles import TemplateScope
 from .layers import effective_spec, merge
 from .lifetimes import declared
 from .needs import Needs, needs_of
 from .short_forms import Use
-from .templates import Field, Tree, is_template
+from .templates import PlacedTemplate, Tree, is_template
 
 ATTEMPTS: Final = 3
 DELAY_S: Final = 1.0
@@ -37,7 +37,7 @@ _ROUTED: Final = frozenset({"event", "ctx", "workload", "args", "output", "execu
 _OWN_KEYS: Final = frozenset({"name", "kind", "set_ctx", "set_iter", "loop"})
 
 
-def holds(when: Field | bool | None, scope: Scope) -> bool:
+def holds(when: PlacedTemplate | bool | None, scope: TemplateScope) -> bool:
     """Whether a guard lets through; one that is left out (None) does, as else does."""
     return when is None or when is True or (when is not False and when.truth(scope))
 
@@ -45,7 +45,7 @@ def holds(when: Field | bool | None, scope: Scope) -> bool:
 class Rule(msgspec.Struct):
     """One line of a policy. `when` is None for else."""
 
-    when: Field | bool | None
+    when: PlacedTemplate | bool | None
     do: str
     then: dict[str, Value]
     to: str | None = None
@@ -58,7 +58,7 @@ class Rule(msgspec.Struct):
 
 class Loop(msgspec.Struct):
     source: Tree
-    field: Field | None
+    field: PlacedTemplate | None
     iterator: str
     mode: str = "sequential"
     max_in_flight: Tree | None = None
@@ -126,7 +126,7 @@ class Task(msgspec.Struct):
 
 class Arc(msgspec.Struct):
     step: str
-    when: Field | bool | None
+    when: PlacedTemplate | bool | None
     args: Tree
     set_ctx: Tree | None
     # What a worker needs to render the args again, should they turn out too large to travel.
@@ -136,7 +136,7 @@ class Arc(msgspec.Struct):
 
     @property
     def is_templated(self) -> bool:
-        return isinstance(self.when, Field) or not self.args.constant or self.set_ctx is not None
+        return isinstance(self.when, PlacedTemplate) or not self.args.constant or self.set_ctx is not None
 
 
 class Join(msgspec.Struct):
@@ -377,7 +377,7 @@ def _task_uses(task: Task) -> Iterable[Use]:
     if task.loop is not None:
         yield from task.loop.source.uses
     for rule in task.rules or ():
-        if isinstance(rule.when, Field):
+        if isinstance(rule.when, PlacedTemplate):
             yield from rule.when.uses
         for tree in (rule.set_iter, rule.set_ctx, rule.attempts, rule.delay, rule.max_delay):
             if tree is not None:
@@ -385,7 +385,7 @@ def _task_uses(task: Task) -> Iterable[Use]:
 
 
 def _arc_uses(arc: Arc) -> Iterable[Use]:
-    if isinstance(arc.when, Field):
+    if isinstance(arc.when, PlacedTemplate):
         yield from arc.when.uses
     yield from arc.args.uses
     if arc.set_ctx is not None:
@@ -396,8 +396,8 @@ def _tree(value: Value, where: str) -> Tree | None:
     return None if value is None else Tree(value, where)
 
 
-def _condition(value: Value, where: str) -> Field | bool:
-    return Field(value, where) if is_template(value) else bool(value)
+def _condition(value: Value, where: str) -> PlacedTemplate | bool:
+    return PlacedTemplate(value, where) if is_template(value) else bool(value)
 
 
 def _rule(body: dict[str, Value], where: str) -> Rule:
@@ -433,7 +433,7 @@ def _loop(body: dict[str, Value], where: str) -> Loop:
     mode = spec.get("mode") or policy.get("mode") or "sequential"
     return Loop(
         source=Tree(source, f"{where}, loop.in"),
-        field=Field(source, f"{where}, loop.in") if is_template(source) else None,
+        field=PlacedTemplate(source, f"{where}, loop.in") if is_template(source) else None,
         iterator=body["iterator"],
         mode="parallel" if mode in ("parallel", "cursor") else "sequential",
         max_in_flight=_tree(limit, f"{where}, loop.spec.max_in_flight"),

@@ -6,7 +6,7 @@ from treadle.kernel.values import Value
 from treadle.lang.graph import Edge, Graph, Node, NodeShape, NodeStatus
 
 from .model import Playbook, Step
-from .templates import Field
+from .templates import PlacedTemplate
 
 _STATUS: dict[str, NodeStatus] = {
     "pending": "pending",
@@ -36,7 +36,9 @@ def picture(playbook: Playbook, view: dict[str, Value] | None = None) -> Graph:
         graph.nodes.append(_node(step, steps.get(step.name), waiting, playbook))
         for arc in step.arcs:
             label = (
-                arc.when.expression.text.strip().strip("{}").strip() if isinstance(arc.when, Field) else ""
+                arc.when.expression.text.strip().strip("{}").strip()
+                if isinstance(arc.when, PlacedTemplate)
+                else ""
             )
             graph.edges.append(Edge(step.name, arc.step, label, dashed=step.inclusive))
     return graph

@@ -15,7 +15,7 @@ from treadle.kernel.values import Value, encode
 from . import finish
 from .errands import KIND
 from .failures import failure, template_failure
-from .handles import Scope, StepResults
+from .handles import StepResults, TemplateScope
 from .marking import Ref, Turn, canonical
 from .model import Arc, Step, holds, routed
 from .needs import gather
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from .states import TokenState
 
 # What arcs see that ask for nothing.
-_NOTHING: Final = Scope({})
+_NOTHING: Final = TemplateScope({})
 
 
 def admitted(turn: Turn, step: Step, token: TokenState) -> bool:
@@ -168,7 +168,7 @@ def _send(boundary: Boundary, arc: Arc) -> None:
     turn.open(Intent(kind=KIND, params=params, ref=str(Ref(name, mark="args"))))
 
 
-def argument_scope(step: Step, arc: Arc, params: Mapping[str, Value], run: str) -> Scope:
+def argument_scope(step: Step, arc: Arc, params: Mapping[str, Value], run: str) -> TemplateScope:
     """The names that an arc's arguments see, rebuilt at the worker."""
     args, iteration, event = params["args"], params["iter"], params["event"]
     ctx, workload = params.get("ctx") or {}, params.get("workload") or {}
@@ -184,7 +184,7 @@ def argument_scope(step: Step, arc: Arc, params: Mapping[str, Value], run: str) 
         "output": output_view(step.tasks[-1].kind if step.tasks else "", event),
     }
     layers = (args, ctx, iteration, workload, StepResults(params.get("steps") or {}))
-    return Scope(names, layers, arc.needs.steps)
+    return TemplateScope(names, layers, arc.needs.steps)
 
 
 def apply_step_set(boundary: Boundary) -> None:

@@ -13,7 +13,7 @@ from typing import Any, Final
 from jinja2 import Environment, nodes
 
 from .closures import Shortcut, both, compared, constant, either, inner, keyed, named
-from .handles import Scope, bare
+from .handles import TemplateScope, bare
 from .operations import binary
 from .texts import text_of
 
@@ -100,7 +100,7 @@ class _Walk:
     def _add(self, node: nodes.Add) -> Shortcut:
         left, right = self.expr(node.left), self.expr(node.right)
 
-        def add(scope: Scope) -> object:
+        def add(scope: TemplateScope) -> object:
             a, b = left(scope), right(scope)
             return a + b if type(a) is int and type(b) is int else binary("+", a, b)
 

@@ -44,7 +44,7 @@ class Leased(TypedDict):
     slots: int
 
 
-class Source(TypedDict, total=False):
+class LoopSource(TypedDict, total=False):
     """Where a loop's items are; one of `range`, `list`, `path`, or `stored` with a `path` inside it."""
 
     range: list[int]
@@ -64,7 +64,7 @@ class WrittenState(TypedDict):
 class Tracker(WrittenState):
     """A loop under way: a cursor, counters, and results that wait for their turn."""
 
-    source: Source
+    source: LoopSource
     total: int
     limit: int
     next: int
@@ -181,7 +181,7 @@ class TaskLoop(TypedDict):
     inner: NotRequired[Mapped]
 
 
-class Frame(TypedDict):
+class PipelineFrame(TypedDict):
     """What of a pipeline survives a crash: program counter, attempt, scopes, results that are named."""
 
     pc: int

@@ -6,7 +6,7 @@ expression, empty inside text, false in a condition. Most expressions in playboo
 names, comparisons and defaults: `closures.py` has them, read without Jinja where they are written plainly
 (`short_forms.py`), else from its syntax tree (`shortcuts.py`). Jinja is loaded with the first text that needs it.
 
-`Field` is a template with an address, so that an error can say where it stands. Rendering is
+`PlacedTemplate` is a template with an address, so that an error can say where it stands. Rendering is
 bounded in output and work, because definitions come from people: see `bounds.py`.
 """
 
@@ -23,7 +23,7 @@ from treadle.kernel.values import Value
 from .absent import Absent, Wanted
 from .bounds import SizeBudget, Tally, budget, purse, share, together
 from .closures import Shortcut
-from .handles import MISSING, Scope
+from .handles import MISSING, TemplateScope
 from .short_forms import Use, read
 from .texts import bounded, plain, truth_of
 
@@ -51,7 +51,7 @@ class Expression:
         self.uses, self.chains, self.fast = found.uses, found.chains, found.fast
         self._names, self._slow = found.names, found.slow
 
-    def value(self, scope: Scope) -> object:
+    def value(self, scope: TemplateScope) -> object:
         """Native value (handles and undefined included) or text."""
         if self.fast is not None:
             return self.fast(scope)
@@ -68,7 +68,7 @@ class Expression:
         finally:
             budget.reset(token)
 
-    def measured(self, scope: Scope, *, load: bool) -> Value:
+    def measured(self, scope: TemplateScope, *, load: bool) -> Value:
         """What an expression puts together, measured; what of it is lazy is made within its budget."""
         token = budget.set(SizeBudget())
         try:
@@ -98,7 +98,7 @@ def is_template(value: object) -> bool:
     return isinstance(value, str) and ("{{" in value or "{%" in value or "{#" in value)
 
 
-class Field:
+class PlacedTemplate:
     """One template at one place of a definition; `where` is what an error says."""
 
     __slots__ = ("expression", "where")
@@ -110,7 +110,7 @@ class Field:
     def uses(self) -> tuple[Use, ...]:
         return self.expression.uses
 
-    def raw(self, scope: Scope) -> object:
+    def raw(self, scope: TemplateScope) -> object:
         """The value with handles, ranges and undefined names in it."""
         try:
             return self.expression.value(scope)
@@ -119,7 +119,7 @@ class Field:
         except Exception as error:  # whatever a user's expression raises is an expression error
             raise self.failed(error) from error
 
-    def value(self, scope: Scope, load: bool = False) -> Value:
+    def value(self, scope: TemplateScope, load: bool = False) -> Value:
         expression, tally = self.expression, together.get(None)
         if tally is not None and tally.asking is not None:
             tally.asking.chains = expression.chains
@@ -136,7 +136,7 @@ class Field:
         except Exception as error:
             raise self.failed(error) from error
 
-    def truth(self, scope: Scope) -> bool:
+    def truth(self, scope: TemplateScope) -> bool:
         try:
             expression = self.expression
             value = (expression.fast or expression.value)(scope)
@@ -200,7 +200,7 @@ class Tree:
         ):
             self.at_hand_bytes_max = 9 + sum(4 * len(key) + _SHORT_BYTES_MAX for key in value)
 
-    def render(self, scope: Scope, *, load: bool = False) -> Value:
+    def render(self, scope: TemplateScope, *, load: bool = False) -> Value:
         if self._render is None:
             return self.value_if_constant
         token = together.set(Tally())
@@ -209,7 +209,7 @@ class Tree:
         finally:
             together.reset(token)
 
-    def arguments(self, scope: Scope, *, load: bool = False) -> Value:
+    def arguments(self, scope: TemplateScope, *, load: bool = False) -> Value:
         """The same of what a step or a task is given: a name in it that is not there is an error."""
         if self._render is None:
             return self.value_if_constant
@@ -221,7 +221,7 @@ class Tree:
         finally:
             together.reset(token)
 
-    def at_hand(self, scope: Scope) -> dict[str, Value] | None:
+    def at_hand(self, scope: TemplateScope) -> dict[str, Value] | None:
         """The arguments, where each template only names a number, a truth or a short text: keys stand as in the
         definition. None where they have to be rendered, whatever the reason."""
         if self._named is None:
@@ -266,10 +266,10 @@ def _holds_template(value: Value) -> bool:
     return is_template(value)
 
 
-def _build(value: Value, where: str, uses: dict[Use, None]) -> Callable[[Scope, bool], Value] | None:
+def _build(value: Value, where: str, uses: dict[Use, None]) -> Callable[[TemplateScope, bool], Value] | None:
     """A renderer for a value, or None where it holds no template."""
     if is_template(value):
-        field = Field(value, where)
+        field = PlacedTemplate(value, where)
         uses.update(dict.fromkeys(field.uses))
         return field.value
     if isinstance(value, dict):
@@ -279,7 +279,7 @@ def _build(value: Value, where: str, uses: dict[Use, None]) -> Callable[[Scope, 
         fixed = {key: value[key] for key, part in parts.items() if part is None}
         moving = [(key, part) for key, part in parts.items() if part is not None]
 
-        def mapping(scope: Scope, load: bool) -> Value:
+        def mapping(scope: TemplateScope, load: bool) -> Value:
             out = {**fixed}
             for key, part in moving:
                 out[key] = part(scope, load)
@@ -291,7 +291,7 @@ def _build(value: Value, where: str, uses: dict[Use, None]) -> Callable[[Scope, 
         if not any(items):
             return None
 
-        def listing(scope: Scope, load: bool) -> Value:
+        def listing(scope: TemplateScope, load: bool) -> Value:
             return [
                 raw if part is None else part(scope, load) for raw, part in zip(value, items, strict=True)
             ]

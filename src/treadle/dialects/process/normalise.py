@@ -18,7 +18,7 @@ from treadle.lang.definition import STANDING
 from treadle.lang.problems import Problems
 from treadle.lang.text import Document, Path
 
-from .reader import CHILD_NOT_DEPLOYED, Names, Reader
+from .reader import CHILD_NOT_DEPLOYED, LoopNames, Reader
 from .steps import StepReader
 
 RETENTION_DEFAULT: Final = "30d"
@@ -56,7 +56,7 @@ def normalise(document: Document, transports: Collection[str]) -> tuple[dict[str
     body["name"] = name
     _metadata(reader, top, body)
     reader.tasks = _declared(reader, top)
-    body["steps"] = reader.block(top.get("steps"), ("steps",), Names())
+    body["steps"] = reader.block(top.get("steps"), ("steps",), LoopNames())
     body["tasks"] = {task: _task(reader, reader.tasks[task], ("tasks", task), task) for task in reader.tasks}
     for task in reader.tasks:
         if task not in reader.asked:
@@ -110,7 +110,7 @@ def _task(reader: StepReader, value: Value, path: Path, name: str) -> Value:
         return None
     uses = reader.asked.get(name, [])
     # A declaration may read what every place that asks for it can see.
-    names = Names(frozenset.intersection(*(place.loops for place in uses))) if uses else Names()
+    names = LoopNames(frozenset.intersection(*(place.loops for place in uses))) if uses else LoopNames()
     out: dict[str, Value] = {"roles": reader.texts(declaration.get("roles", []), (*path, "roles"), "roles")}
     for field_name in ("title", "description", "type"):
         if declaration.get(field_name) is not None:

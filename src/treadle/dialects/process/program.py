@@ -42,7 +42,7 @@ class Refer(Op, kw_only=True):
     value: Closure
 
 
-class Task(msgspec.Struct, kw_only=True):
+class TaskDeclaration(msgspec.Struct, kw_only=True):
     """A declaration under `tasks:`."""
 
     name: str
@@ -55,7 +55,7 @@ class Task(msgspec.Struct, kw_only=True):
 
 
 class Ask(Op, kw_only=True):
-    task: Task
+    task: TaskDeclaration
 
 
 class RetryPolicy(msgspec.Struct, frozen=True, kw_only=True):
@@ -152,7 +152,7 @@ class Program(msgspec.Struct):
     ops: dict[str, Op] = msgspec.field(default_factory=dict)
     # The canonical step behind each operation, for pictures.
     sources: dict[str, dict[str, Value]] = msgspec.field(default_factory=dict)
-    tasks: dict[str, Task] = msgspec.field(default_factory=dict)
+    tasks: dict[str, TaskDeclaration] = msgspec.field(default_factory=dict)
 
 
 def load(body: dict[str, Value]) -> Program:
@@ -172,11 +172,11 @@ def load(body: dict[str, Value]) -> Program:
     return program
 
 
-def _task(name: str, value: dict[str, Value]) -> Task:
+def _task(name: str, value: dict[str, Value]) -> TaskDeclaration:
     fixed: dict[str, Value] = {
         key: value[key] for key in ("title", "description", "type", "schema") if key in value
     }
-    return Task(
+    return TaskDeclaration(
         name=name,
         roles=value["roles"],
         fixed=fixed,

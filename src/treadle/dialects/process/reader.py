@@ -29,16 +29,16 @@ RULE: Final = "PROCESS"
 CHILD_NOT_DEPLOYED: Final = "CHILD_NOT_DEPLOYED"
 
 
-class Names(msgspec.Struct, frozen=True):
+class LoopNames(msgspec.Struct, frozen=True):
     """Which loop names an expression can see at its place."""
 
     loops: frozenset[str] = frozenset()
 
-    def within(self, loop: str) -> Names:
-        return Names(self.loops | {loop, f"{loop}_index", "item_index"})
+    def within(self, loop: str) -> LoopNames:
+        return LoopNames(self.loops | {loop, f"{loop}_index", "item_index"})
 
 
-class Requires(msgspec.Struct):
+class Requirements(msgspec.Struct):
     """What a definition needs from the engine that runs it."""
 
     transports: dict[str, None] = msgspec.field(default_factory=dict)
@@ -61,9 +61,9 @@ class Reader:
     def __init__(self, problems: Problems, transports: Collection[str]) -> None:
         self.problems = problems
         self.transports = transports
-        self.requires = Requires()
+        self.requires = Requirements()
         # The loop names at each place that asks for a task.
-        self.asked: dict[str, list[Names]] = {}
+        self.asked: dict[str, list[LoopNames]] = {}
         self.tasks: Mapping[str, Value] = {}
         # Where each other workflow is started first.
         self.started_at: dict[str, Path] = {}
@@ -126,7 +126,7 @@ class Reader:
 
     # --- templates and expressions ---
 
-    def template(self, value: Value, path: Path, names: Names) -> Value:
+    def template(self, value: Value, path: Path, names: LoopNames) -> Value:
         """A value with expressions in it, each of them checked and turned into its tree."""
         match value:
             case dict() if "$" in value:
@@ -157,7 +157,7 @@ class Reader:
         self.error("BAD_VALUE", path, f"{type(value).__name__} cannot stand in a definition", hint)
         return None
 
-    def expression(self, value: Value, path: Path, names: Names) -> Value:
+    def expression(self, value: Value, path: Path, names: LoopNames) -> Value:
         try:
             tree = read_tree(value) if isinstance(value, list) else parse(_as_text(value))
         except TreadleError as error:
@@ -166,7 +166,7 @@ class Reader:
         self._check_tree(tree, path, names)
         return {"$": tree}
 
-    def condition(self, value: Value, path: Path, names: Names) -> Value:
+    def condition(self, value: Value, path: Path, names: LoopNames) -> Value:
         if isinstance(value, str):
             self.error(
                 "TEXT_AS_CONDITION",
@@ -176,14 +176,14 @@ class Reader:
             )
         return self.template(value, path, names)
 
-    def _check_tree(self, tree: Tree, path: Path, names: Names) -> None:
+    def _check_tree(self, tree: Tree, path: Path, names: LoopNames) -> None:
         for node in walk(tree):
             if node[0] == "path":
                 self._check_root(node, path, names)
             elif node[0] == "call":
                 self._check_call(node, path)
 
-    def _check_root(self, node: Tree, path: Path, names: Names) -> None:
+    def _check_root(self, node: Tree, path: Path, names: LoopNames) -> None:
         root = node[1]
         if root not in ROOTS and root not in names.loops:
             known = [*ROOTS, *sorted(names.loops)]

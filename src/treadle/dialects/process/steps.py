@@ -19,7 +19,7 @@ from treadle.lang.pools import POOL_HINT, is_pool
 from treadle.lang.text import Path
 
 from .parts import ROOTS
-from .reader import Names, Reader
+from .reader import LoopNames, Reader
 from .transports import BUILT_IN, COMMON
 
 ATTEMPTS_MAX: Final = 1000
@@ -36,7 +36,7 @@ _HANDLERS: Final = ("on_success", "on_failure", "on_timeout")
 class StepReader(Reader):
     """A `Reader` that knows steps and blocks of steps."""
 
-    def block(self, value: Value, path: Path, names: Names) -> list[Value]:
+    def block(self, value: Value, path: Path, names: LoopNames) -> list[Value]:
         """A list of steps."""
         if not isinstance(value, list):
             self.error("NOT_A_LIST", path, "steps must be a list", "write one `- kind: …` per step")
@@ -51,7 +51,7 @@ class StepReader(Reader):
                 )
         return steps
 
-    def step(self, value: Value, path: Path, names: Names) -> Value:
+    def step(self, value: Value, path: Path, names: LoopNames) -> Value:
         if not isinstance(value, dict):
             self.error("NOT_A_MAPPING", path, "a step is a mapping", f"kinds of step: {', '.join(KINDS)}")
             return None
@@ -94,7 +94,7 @@ class StepReader(Reader):
         return name
 
     def undo_of(
-        self, value: dict[str, Value], kind: str, path: Path, names: Names, out: dict[str, Value]
+        self, value: dict[str, Value], kind: str, path: Path, names: LoopNames, out: dict[str, Value]
     ) -> None:
         """`compensate` stands beside the call or inside it."""
         inside = value[kind] if isinstance(value[kind], dict) else {}
@@ -102,7 +102,7 @@ class StepReader(Reader):
             if holder.get("compensate") is not None:
                 out["compensate"] = self.undo(holder["compensate"], (*at, "compensate"), names)
 
-    def undo(self, value: Value, path: Path, names: Names) -> list[Value]:
+    def undo(self, value: Value, path: Path, names: LoopNames) -> list[Value]:
         if self.undoing:
             self.error(
                 "BAD_COMPENSATE", path, "an undo registers no undo", "leave `compensate` out inside one"
@@ -114,12 +114,12 @@ class StepReader(Reader):
         finally:
             self.undoing = False
 
-    def compensate(self, value: Value, path: Path, names: Names) -> Value:
+    def compensate(self, value: Value, path: Path, names: LoopNames) -> Value:
         return {"compensate": self.undo(value, path, names)}
 
     # --- data ---
 
-    def assign(self, value: Value, path: Path, names: Names) -> Value:
+    def assign(self, value: Value, path: Path, names: LoopNames) -> Value:
         if not isinstance(value, dict) or not value:
             self.error("BAD_SET", path, "set needs a mapping of targets to values", "set: {state.total: 5}")
             return None
@@ -143,12 +143,12 @@ class StepReader(Reader):
                     )
         return {"set": targets}
 
-    def reference(self, value: Value, path: Path, names: Names) -> Value:
+    def reference(self, value: Value, path: Path, names: LoopNames) -> Value:
         return {"reference": self.template(value, path, names)}
 
     # --- waits ---
 
-    def task(self, value: Value, path: Path, names: Names) -> Value:
+    def task(self, value: Value, path: Path, names: LoopNames) -> Value:
         name = self.text(value, path, "the name of a task")
         if name is None:
             return None
@@ -163,7 +163,7 @@ class StepReader(Reader):
         self.asked.setdefault(name, []).append(names)
         return {"task": name}
 
-    def call(self, value: Value, path: Path, names: Names) -> Value:
+    def call(self, value: Value, path: Path, names: LoopNames) -> Value:
         if not isinstance(value, dict):
             self.error("NOT_A_MAPPING", path, "a call is a mapping", "call: {transport: http, url: …}")
             return None
@@ -217,7 +217,12 @@ class StepReader(Reader):
             out["into"] = self.name(value["into"], (*path, "into"), "into")
 
     def handlers(
-        self, value: dict[str, Value], path: Path, names: Names, out: dict[str, Value], kinds: tuple[str, ...]
+        self,
+        value: dict[str, Value],
+        path: Path,
+        names: LoopNames,
+        out: dict[str, Value],
+        kinds: tuple[str, ...],
     ) -> None:
         for key in kinds:
             if value.get(key) is not None:
@@ -248,7 +253,7 @@ class StepReader(Reader):
             out["max_delay"] = self.duration(fields["max_delay"], (*path, "max_delay"))
         return out
 
-    def wait(self, value: Value, path: Path, names: Names) -> Value:
+    def wait(self, value: Value, path: Path, names: LoopNames) -> Value:
         if is_expression(value):
             return {"wait": self.template(value, path, names)}
         if not isinstance(value, dict):
@@ -263,7 +268,7 @@ class StepReader(Reader):
             self.error("BAD_INSTANT", (*path, "until"), error.message)
             return None
 
-    def signal(self, value: Value, path: Path, names: Names) -> Value:
+    def signal(self, value: Value, path: Path, names: LoopNames) -> Value:
         fields = self.fields(
             {"signal": value} if isinstance(value, str) else value,
             path,
@@ -284,7 +289,7 @@ class StepReader(Reader):
             self.error("NO_TIMEOUT", (*path, "on_timeout"), "on_timeout needs a timeout beside it")
         return {"await": out}
 
-    def child(self, value: Value, path: Path, names: Names) -> Value:
+    def child(self, value: Value, path: Path, names: LoopNames) -> Value:
         allowed = ("workflow", "input", "into", "on_success", "on_failure", "compensate")
         fields = self.fields(value, path, allowed, "child")
         if fields is None:
@@ -294,11 +299,11 @@ class StepReader(Reader):
         self.handlers(fields, path, names, out, ("on_success", "on_failure"))
         return {"child": out}
 
-    def continue_with(self, value: Value, path: Path, names: Names) -> Value:
+    def continue_with(self, value: Value, path: Path, names: LoopNames) -> Value:
         fields = self.fields(value, path, ("workflow", "input"), "continue_with")
         return None if fields is None else {"continue_with": self.started(fields, path, names)}
 
-    def started(self, fields: dict[str, Value], path: Path, names: Names) -> dict[str, Value]:
+    def started(self, fields: dict[str, Value], path: Path, names: LoopNames) -> dict[str, Value]:
         workflow = self.text(fields.get("workflow"), (*path, "workflow"), "the workflow")
         if workflow is not None:
             self.requires.children[workflow] = None
@@ -310,7 +315,7 @@ class StepReader(Reader):
 
     # --- structure ---
 
-    def choice(self, value: dict[str, Value], path: Path, names: Names) -> Value:
+    def choice(self, value: dict[str, Value], path: Path, names: LoopNames) -> Value:
         self.fields(value, path, ("if", "then", "else", "id"), "the step if")
         return {
             "if": self.condition(value["if"], (*path, "if"), names),
@@ -318,7 +323,7 @@ class StepReader(Reader):
             "else": self.block(value.get("else") or [], (*path, "else"), names),
         }
 
-    def repeat(self, value: Value, path: Path, names: Names) -> Value:
+    def repeat(self, value: Value, path: Path, names: LoopNames) -> Value:
         fields = self.fields(value, path, ("each", "in", "while", "until", "max", "do"), "repeat")
         if fields is None:
             return None
@@ -357,7 +362,7 @@ class StepReader(Reader):
         else:
             out["max"] = most
 
-    def fork(self, value: Value, path: Path, names: Names) -> Value:
+    def fork(self, value: Value, path: Path, names: LoopNames) -> Value:
         """Written as a mapping; kept as a list, because the order of the branches matters."""
         branches: list[Value] = []
         seen: dict[str, None] = {}
@@ -382,7 +387,7 @@ class StepReader(Reader):
 
     # --- ends ---
 
-    def complete(self, value: Value, path: Path, names: Names) -> Value:
+    def complete(self, value: Value, path: Path, names: LoopNames) -> Value:
         if self.undoing:
             self.error(
                 "BAD_COMPENSATE",
@@ -392,7 +397,7 @@ class StepReader(Reader):
             )
         return {"complete": self.template(value, path, names)}
 
-    def fail(self, value: Value, path: Path, names: Names) -> Value:
+    def fail(self, value: Value, path: Path, names: LoopNames) -> Value:
         if isinstance(value, dict) and not is_expression(value):
             fields = self.fields(value, path, ("message", "code", "details"), "fail") or {}
             if "message" not in fields:
@@ -402,7 +407,7 @@ class StepReader(Reader):
         return {"fail": self.template(value, path, names)}
 
 
-KINDS: Final[dict[str, Callable[[StepReader, Value, Path, Names], Value]]] = {
+KINDS: Final[dict[str, Callable[[StepReader, Value, Path, LoopNames], Value]]] = {
     "set": StepReader.assign,
     "reference": StepReader.reference,
     "task": StepReader.task,

@@ -18,7 +18,7 @@ from .effects import Effect
 from .family import Family, Remark
 from .manifest import ROUTING, Written, problem, refusal
 from .routing import Delivery, Subscription
-from .shapes import Mapped, Option, Record, Shape, Variant, canonical
+from .shapes import Mapped, Option, RecordShape, Shape, Variant, canonical
 from .shapes import Sequence as SequenceShape
 from .types import shape_of
 from .workflow import Workflow
@@ -63,7 +63,7 @@ class App:
         if remarks and written is None:
             raise refusal([problem(path, text, ROUTING) for path, text in remarks])
         self.effects = self._collect_effects()
-        self.schemas: dict[str, Record | Variant] = {}
+        self.schemas: dict[str, RecordShape | Variant] = {}
         self._collect_schemas()
         self.nodes = self._nodes(written)
         self.manifest = self._manifest()
@@ -103,7 +103,7 @@ class App:
             self._add(effect.receipt)
 
     def _add(self, shape: Shape) -> None:
-        if isinstance(shape, Record | Variant):
+        if isinstance(shape, RecordShape | Variant):
             if shape.schema is not None:
                 known = self.schemas.get(shape.schema)
                 if known is shape:
@@ -111,7 +111,7 @@ class App:
                 if known is not None and known.body() != shape.body():
                     raise DefinitionError(f"{shape.schema} names two different classes", where=shape.schema)
                 self.schemas[shape.schema] = shape
-            for part in (shape.fields if isinstance(shape, Record) else shape.arms).values():
+            for part in (shape.fields if isinstance(shape, RecordShape) else shape.arms).values():
                 self._add(part)
         elif isinstance(shape, Option | SequenceShape | Mapped):
             self._add(shape.inner)

@@ -50,7 +50,7 @@ class Bound:
 
 
 @dataclass(frozen=True, slots=True)
-class Absent:
+class CodeAbsent:
     """A workflow whose code is not here. It can be looked at, not run."""
 
     app: str

@@ -52,7 +52,7 @@ from treadle.lang.graph import Edge, Graph, Node
 
 from . import governance, step
 from .app import DIALECT_NAME, App
-from .decide import Absent, Bound, Checked, check, decision, status_of
+from .decide import Bound, Checked, CodeAbsent, check, decision, status_of
 from .effects import TimerFired
 from .governance import Books
 from .guard import strictly
@@ -64,7 +64,7 @@ from .workflow import Workflow
 T = TypeVar("T")
 
 # What the machine makes of a definition's body: code that is here, code that is not, or an application's own run.
-ReactiveDefinition: TypeAlias = Bound | Absent | Books
+ReactiveDefinition: TypeAlias = Bound | CodeAbsent | Books
 
 _ADDRESS: Final = re.compile(r"0x[0-9a-fA-F]+")
 _RECEIPT_STATUSES: Final = ("ok", "error", "timeout", "cancelled")
@@ -134,11 +134,11 @@ class ReactiveMachine(CellMachine, CodeMachine, JudgingMachine, StreamingMachine
             return Books(body["app"], body["manifest"])
         app = self._apps.get(body["manifest"])
         if app is None:
-            return Absent(body["app"], body["manifest"], body["workflow"])
+            return CodeAbsent(body["app"], body["manifest"], body["workflow"])
         return Bound(app, app.workflow(body["workflow"]))
 
     def unavailable(self, definition: ReactiveDefinition) -> TreadleError | None:
-        if not isinstance(definition, Absent) or definition.manifest in self._apps:
+        if not isinstance(definition, CodeAbsent) or definition.manifest in self._apps:
             return None
         return UnknownWorkflow(
             f"the code of {definition.app} at {definition.manifest} is not here: these records were made by another "
@@ -183,7 +183,7 @@ class ReactiveMachine(CellMachine, CodeMachine, JudgingMachine, StreamingMachine
 
     def live(self, definition: ReactiveDefinition) -> ReactiveDefinition:
         """The definition with its code where that is here; it may have come after it was loaded."""
-        if not isinstance(definition, Absent) or definition.manifest not in self._apps:
+        if not isinstance(definition, CodeAbsent) or definition.manifest not in self._apps:
             return definition
         app = self._apps[definition.manifest]
         return Bound(app, app.workflow(definition.workflow))

@@ -335,7 +335,7 @@ def _reader(shape: Shape) -> Callable[[object], Value]:
     return shape.read if isinstance(shape, Scalar) else shape.canon
 
 
-class Record(Shape):
+class RecordShape(Shape):
     """A class with fields. `schema` is its name where it has one: then others refer to it by name."""
 
     def __init__(self, cls: type, fields: dict[str, Shape], *, schema: str | None = None) -> None:
@@ -445,7 +445,7 @@ class Variant(Shape):
 
 
 def _says_nothing(shape: Shape | None) -> bool:
-    return shape is UNIT or (isinstance(shape, Record) and not shape.fields)
+    return shape is UNIT or (isinstance(shape, RecordShape) and not shape.fields)
 
 
 def enum_shape(cls: type[Enum], *, schema: str | None = None) -> Variant:
@@ -465,11 +465,11 @@ def literal_shape(words: tuple[str, ...]) -> Variant:
     )
 
 
-def union_shape(records: list[Record]) -> Variant:
+def union_shape(records: list[RecordShape]) -> Variant:
     return tagged_shape({record.cls.__name__: record for record in records})
 
 
-def tagged_shape(arms: dict[str, Record]) -> Variant:
+def tagged_shape(arms: dict[str, RecordShape]) -> Variant:
     """A variant of classes under any tags."""
     by_class = {record.cls: tag for tag, record in arms.items()}
     return Variant({**arms}, lambda raw: by_class.get(type(raw)))

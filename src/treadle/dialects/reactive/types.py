@@ -38,7 +38,7 @@ from .shapes import (
     Gather,
     Mapped,
     Option,
-    Record,
+    RecordShape,
     Sequence,
     Shape,
     Variant,
@@ -108,7 +108,7 @@ def schema(name: str) -> Callable[[type[T]], type[T]]:
     return decorate
 
 
-def shape_of(cls: object) -> Record | Variant | None:
+def shape_of(cls: object) -> RecordShape | Variant | None:
     """The shape of a class that was decorated itself (not one that merely inherits from such a class)."""
     found = getattr(cls, _SCHEMA, None)
     return found[1] if found is not None and found[0] is cls else None
@@ -179,10 +179,10 @@ class _Deriver:
         if len(some) == 1:
             inner = self.shape(some[0], path, within)
         else:
-            records: list[Record] = []
+            records: list[RecordShape] = []
             for arg in some:
                 shape = shape_of(arg)
-                if not isinstance(shape, Record):
+                if not isinstance(shape, RecordShape):
                     raise refused(path, "a union is of classes decorated with rx.schema, or T | None")
                 records.append(shape)
             if len({record.cls.__name__ for record in records}) < len(records):
@@ -190,7 +190,9 @@ class _Deriver:
             inner = union_shape(records)
         return Option(inner) if len(some) < len(args) else inner
 
-    def record(self, cls: type, path: str, within: tuple[type, ...], *, schema: str | None = None) -> Record:
+    def record(
+        self, cls: type, path: str, within: tuple[type, ...], *, schema: str | None = None
+    ) -> RecordShape:
         if cls in within:
             raise refused(path, f"{cls.__name__} contains itself; recursive types have no fixed shape")
         names = field_names(cls)
@@ -203,7 +205,7 @@ class _Deriver:
         except (NameError, TypeError) as error:
             raise refused(path, f"an annotation cannot be resolved here: {error}") from error
         fields = {name: self.shape(hints[name], f"{path}.{name}", (*within, cls)) for name in names}
-        return Record(cls, fields, schema=schema)
+        return RecordShape(cls, fields, schema=schema)
 
 
 def field_names(cls: type) -> list[str] | None:

@@ -19,7 +19,7 @@ from treadle.kernel.values import Value, digest, digest_bytes
 
 from .effects import BUILT_IN, Effect, TimerEffect
 from .names import TIMER_EFFECT, check_name, family_name
-from .shapes import Option, Record, Shape, Variant
+from .shapes import Option, RecordShape, Shape, Variant
 from .step import Context, Output
 from .types import shape_of
 
@@ -34,7 +34,7 @@ class EventType:
     """An event that a workflow takes: its schema's name, its shape, and its tag in the family."""
 
     name: str
-    shape: Record
+    shape: RecordShape
     tag: str
 
 
@@ -96,7 +96,7 @@ class Workflow:
     def _bad(self, message: str, *, code: str = "WORKFLOW_INVALID") -> DefinitionError:
         return DefinitionError(f"{self.name}: {message}", code=code, where=self.name)
 
-    def _schema(self, cls: object, what: str) -> Record | Variant:
+    def _schema(self, cls: object, what: str) -> RecordShape | Variant:
         shape = shape_of(cls)
         if shape is None:
             raise self._bad(f"{what}: {cls!r} is not a class decorated with rx.schema")
@@ -106,7 +106,7 @@ class Workflow:
         found: list[EventType] = []
         for cls in events:
             shape = self._schema(cls, "events")
-            if not isinstance(shape, Record) or shape.schema is None:
+            if not isinstance(shape, RecordShape) or shape.schema is None:
                 raise self._bad(f"events: {cls!r} is not a record")
             found.append(EventType(shape.schema, shape, shape.cls.__name__))
         for what, names in (("schema", [e.name for e in found]), ("class name", [e.tag for e in found])):
@@ -190,7 +190,7 @@ class Workflow:
 def shape_at(shape: Shape, path: str) -> Shape | None:
     """The shape of a field, `a.b` reaching into nested records."""
     for name in path.split("."):
-        if not isinstance(shape, Record) or name not in shape.fields:
+        if not isinstance(shape, RecordShape) or name not in shape.fields:
             return None
         shape = shape.fields[name]
     return shape

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-from treadle.dialects.playbook.handles import Scope
+from treadle.dialects.playbook.handles import TemplateScope
 from treadle.dialects.playbook.model import Playbook
 from treadle.dialects.playbook.templates import Tree
 from treadle.kernel.errors import SecretMissing
@@ -75,7 +75,7 @@ class KeychainReader:
     def _render(self, value: Any, resolved: Mapping[str, Any]) -> Any:
         workload = self._job.intent.params.get("workload") or {}
         names = {"keychain": dict(resolved), "workload": workload}
-        return Tree(value, "keychain").render(Scope(names, (workload,)), load=True)
+        return Tree(value, "keychain").render(TemplateScope(names, (workload,)), load=True)
 
 
 def _without(name: str, field: str, found: str | Mapping[str, str]) -> str:

@@ -23,7 +23,7 @@ from treadle.work.job import Done, Job, StaysOpen
 from treadle.work.raised import named
 
 from .keychain import KeychainReader
-from .pipeline import EVENTS_MAX, StepRun, Tools
+from .pipeline import EVENTS_MAX, PipelineRun, Tools
 from .places import FileOf
 from .saving import Saving
 
@@ -35,7 +35,7 @@ BEGIN_S_MAX: Final = 2.0
 REPORT_BYTES_MAX: Final = 32 * 1024
 
 
-class Lease(Saving):
+class LeaseRun(Saving):
     tells_at_once = True
 
     def __init__(
@@ -130,7 +130,7 @@ class Lease(Saving):
             "iter": {**(self.params.get("iter") or {}), self.step.loop.iterator: item, "index": index},
         }
         own = f"{self.job.intent.id}.{index}"
-        run = StepRun(
+        run = PipelineRun(
             self.tools,
             self.job,
             self.playbook,
@@ -198,7 +198,7 @@ class _Share(Saving):
 
     tells_at_once = True
 
-    def __init__(self, lease: Lease, index: int) -> None:
+    def __init__(self, lease: LeaseRun, index: int) -> None:
         super().__init__(lease.job)
         self.lease, self.index = lease, index
 

@@ -23,7 +23,7 @@ from treadle.tools.registry import UnknownTool
 from treadle.work.job import Done, Job, StaysOpen
 
 from .keychain import KeychainReader
-from .pipeline import StepRun, Tools
+from .pipeline import PipelineRun, Tools
 from .places import FileOf, say_line
 from .results import render_args
 from .saving import Lookout
@@ -101,7 +101,7 @@ class PipelinePerformer:
         keychain = KeychainReader(playbook, job, self._secrets) if playbook.keychain else None
         if is_run:
             told = self._nature(playbook.steps[params["step"]]).told
-            run = StepRun(
+            run = PipelineRun(
                 self._tools,
                 job,
                 playbook,
@@ -117,9 +117,9 @@ class PipelinePerformer:
         if isinstance(errand, errands.Render):
             return Done(value=await render_args(job, playbook, errand))
         assert isinstance(errand, errands.Lease)
-        from .lease import Lease  # with all that loops need which one worker goes through
+        from .lease import LeaseRun  # with all that loops need which one worker goes through
 
-        return await Lease(self._tools, job, playbook, keychain, errand, file_of=self._file_of).run()
+        return await LeaseRun(self._tools, job, playbook, keychain, errand, file_of=self._file_of).run()
 
     async def _prove(self, job: Job, keychain: KeychainReader, entries: list[str]) -> Done:
         try:

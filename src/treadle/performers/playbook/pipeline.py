@@ -96,7 +96,7 @@ class Tools(Protocol):
     def is_pure(self, kind: str, config: Mapping[str, Any]) -> bool: ...
 
 
-class StepRun:
+class PipelineRun:
     """One pipeline: of a step-run, or of one iteration. An iteration of a lease brings its own
     parameters, id, frame and way of saving; alone these are the job's."""
 

@@ -21,7 +21,7 @@ from treadle.dialects.reactive.shapes import (
     Mapped,
     Misfit,
     Option,
-    Record,
+    RecordShape,
     Sequence,
     Shape,
     Variant,
@@ -160,7 +160,7 @@ def revealed(shape: Shape, value: Any, secret: Callable[[str], Any]) -> Any:
         tag = shape.tag_of(value)
         assert tag is not None, "params were made by their own shape"
         return revealed(shape.arms[tag], value, secret)
-    assert isinstance(shape, Record), f"{type(shape).__name__} says that it holds secrets"
+    assert isinstance(shape, RecordShape), f"{type(shape).__name__} says that it holds secrets"
     fields = {name: revealed(part, getattr(value, name), secret) for name, part in shape.fields.items()}
     return _rebuilt(value, fields)
 

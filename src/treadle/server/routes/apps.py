@@ -11,7 +11,7 @@ from fastapi import Request
 
 from treadle.server import bodies, shapes
 from treadle.server.access import ADMIN, VIEWER
-from treadle.server.problems import Refused
+from treadle.server.problems import RequestRefused
 from treadle.server.routing import Routes
 
 from .runs import engine_of
@@ -21,7 +21,7 @@ routes = Routes()
 
 def _check_loaded(request: Request, app: str) -> None:
     if app not in {one.name for one in engine_of(request).applications.machine.apps()}:
-        raise Refused("APP_NOT_FOUND", f"no application {app!r} is loaded here")
+        raise RequestRefused("APP_NOT_FOUND", f"no application {app!r} is loaded here")
 
 
 @routes.answers("GET", "/apps/{app}/manifest", VIEWER, gives=shapes.ManifestShown)
@@ -33,10 +33,10 @@ async def manifest(request: Request, app: str) -> Any:
 
 
 @routes.answers("POST", "/apps/{app}/apply", ADMIN, gives=shapes.Applied)
-async def apply(request: Request, app: str, body: bodies.Apply) -> Any:
+async def apply(request: Request, app: str, body: bodies.ApplyBody) -> Any:
     """Moves an application to other code, or to an approved proposal; refused unless it is quiet."""
     if (body.manifest is None) == (body.proposal is None):
-        raise Refused("INPUT_INVALID", "give either manifest or proposal", where="manifest")
+        raise RequestRefused("INPUT_INVALID", "give either manifest or proposal", where="manifest")
     _check_loaded(request, app)
     engine = engine_of(request)
     what: Any = body.proposal
@@ -46,7 +46,7 @@ async def apply(request: Request, app: str, body: bodies.Apply) -> Any:
 
 
 @routes.answers("POST", "/apps/{app}/shadow", ADMIN, gives=dict[str, Any])
-async def shadow(request: Request, app: str, body: bodies.Shadow) -> Any:
+async def shadow(request: Request, app: str, body: bodies.ShadowBody) -> Any:
     """What a candidate does with what has happened so far; touches nothing."""
     _check_loaded(request, app)
     engine = engine_of(request)
@@ -64,5 +64,5 @@ async def snapshot(request: Request, app: str, body: bodies.Nothing | None = Non
     """Writes the states of cells to the content store; the roots of this application."""
     found = (await engine_of(request).snapshot()).get(app)
     if found is None:
-        raise Refused("APP_NOT_FOUND", f"no application {app!r} is loaded here")
+        raise RequestRefused("APP_NOT_FOUND", f"no application {app!r} is loaded here")
     return found

@@ -13,8 +13,8 @@ from treadle.kernel.model import STATUSES
 from treadle.runtime import bulks
 from treadle.server import bodies, scope, shapes
 from treadle.server.access import OPERATOR, VIEWER
-from treadle.server.problems import Refused
-from treadle.server.routing import Document, Routes, actor_of
+from treadle.server.problems import RequestRefused
+from treadle.server.routing import JsonAnswer, Routes, actor_of
 from treadle.server.times import instant_ns
 from treadle.store.protocol import Reads
 
@@ -26,7 +26,7 @@ SAMPLE: Final = 20
 PAGE: Final = 500
 _ARGUMENTS: Final[dict[str, type[bodies.Body]]] = {
     "retry": bodies.BulkRetry,
-    "cancel": bodies.Cancel,
+    "cancel": bodies.CancelBody,
     "signal": bodies.BulkSignal,
     "delete": bodies.Nothing,
 }
@@ -40,12 +40,12 @@ async def accept(request: Request, body: bodies.BulkAsked) -> Response:
     arguments = _arguments(body)
     ids = await _matched(request, body.filter)
     if body.dry_run:
-        return Document({"matched": len(ids), "sample": ids[:SAMPLE]})
+        return JsonAnswer({"matched": len(ids), "sample": ids[:SAMPLE]})
     actor = actor_of(request)
     row = await request.app.state.bulk.accept(
         body.action, ids, arguments, by=actor.user, scope=actor.workflow or ""
     )
-    return Document({"id": row["id"], "matched": row["matched"]}, 202)
+    return JsonAnswer({"id": row["id"], "matched": row["matched"]}, 202)
 
 
 @routes.answers("GET", "/bulk", VIEWER, within=scope.by_itself, gives=shapes.Page[shapes.BulkShown])
@@ -80,7 +80,7 @@ def _arguments(body: bodies.BulkAsked) -> dict[str, Any]:
         if found.pop("skip", False):
             found["skip"] = value
         if len(found.keys() - {"budget"}) > 1:
-            raise Refused(
+            raise RequestRefused(
                 "INPUT_INVALID", "give one of from, input, skip, fail, definition", where="arguments"
             )
     return found
@@ -90,12 +90,12 @@ async def _matched(request: Request, wanted: bodies.RunFilter) -> list[str]:
     """The runs that a filter finds now and that whoever asks may see, oldest first."""
     given = wanted.model_dump(exclude_unset=True)
     if not any(value not in (None, [], False) for value in given.values()):
-        raise Refused(
+        raise RequestRefused(
             "INPUT_INVALID", 'an empty filter means nothing; {"all": true} means all', where="filter"
         )
     words = [word for part in wanted.status or () for word in part.split(",") if word]
     if unknown := [word for word in words if word not in STATUSES]:
-        raise Refused("INPUT_INVALID", f"{unknown[0]!r} is no status", where="filter.status")
+        raise RequestRefused("INPUT_INVALID", f"{unknown[0]!r} is no status", where="filter.status")
     engine = engine_of(request)
     now_ns = engine.clock.now_ns()
     asked: dict[str, Any] = {
@@ -135,7 +135,7 @@ def _all(reads: Reads, asked: dict[str, Any]) -> list[str]:
 async def _found(request: Request, id: str) -> bulks.BulkRow:
     row = await engine_of(request).read(lambda reads: bulks.find(reads, id))
     if not _sees(request, row):
-        raise Refused("BULK_NOT_FOUND", f"there is no bulk job {id!r}")
+        raise RequestRefused("BULK_NOT_FOUND", f"there is no bulk job {id!r}")
     return row
 
 

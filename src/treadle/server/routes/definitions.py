@@ -14,8 +14,8 @@ from treadle.lang.definition import Definition
 from treadle.server import bodies, scope, shapes
 from treadle.server.access import ADMIN, BLOBS, VIEWER
 from treadle.server.paging import cursor, position
-from treadle.server.problems import Refused
-from treadle.server.routing import Described, Document, Routes, actor_of
+from treadle.server.problems import RequestRefused
+from treadle.server.routing import Described, JsonAnswer, Routes, actor_of
 
 from .runs import PICTURE, Limit, engine_of, picture
 
@@ -25,18 +25,18 @@ routes = Routes()
 @routes.answers(
     "POST", "/definitions", ADMIN, status=201, gives=shapes.Deployed | shapes.CheckShown, also=(200,)
 )
-async def deploy(request: Request, body: bodies.Definitions, dry_run: bool = False) -> Response:
+async def deploy(request: Request, body: bodies.DefinitionsBody, dry_run: bool = False) -> Response:
     """Deploys files as one folder: all of them or none. Problems come back with file, line and remedy."""
     bundles = request.app.state.bundles
     if dry_run:
         problems = await bundles.check(body.files)
-        return Document({"ok": not any(p["severity"] == "error" for p in problems), "problems": problems})
+        return JsonAnswer({"ok": not any(p["severity"] == "error" for p in problems), "problems": problems})
     engine = engine_of(request)
     before = {row["digest"] for row in await engine.definitions()}
     found = {definition.name for definition in await bundles.deploy(body.files, by=actor_of(request).user)}
     rows = [row for row in await engine.definitions() if row["name"] in found]
     new = any(row["digest"] not in before for row in rows)
-    return Document({"items": rows}, 201 if new else 200)
+    return JsonAnswer({"items": rows}, 201 if new else 200)
 
 
 @routes.answers(
@@ -114,4 +114,4 @@ async def _found(request: Request, name: str) -> Any:
     try:
         return await engine_of(request).definition(name)
     except UnknownWorkflow as error:
-        raise Refused("DEFINITION_NOT_FOUND", error.message) from error
+        raise RequestRefused("DEFINITION_NOT_FOUND", error.message) from error

@@ -18,8 +18,8 @@ from treadle.kernel.values import Value
 from treadle.lang.json_text import NotJson, from_json
 from treadle.server import bodies, shapes
 from treadle.server.access import ADMIN, EVERYBODY
-from treadle.server.problems import Refused
-from treadle.server.routing import Described, Document, Routes, read_bytes
+from treadle.server.problems import RequestRefused
+from treadle.server.routing import Described, JsonAnswer, Routes, read_bytes
 
 from .runs import checked_id, engine_of
 
@@ -69,17 +69,17 @@ async def called(request: Request, name: str) -> Response:
     header = request.headers.get("x-treadle-signature", "")
     key = hooks.proven(await _secret(engine, hook), header, raw, engine.clock.now_ns())
     if key is None:
-        raise Refused(
+        raise RequestRefused(
             "UNAUTHENTICATED", "the signature is missing, wrong or out of its window", cls="authorization"
         )
     try:
         body = from_json(raw)
     except NotJson as error:
-        raise Refused("BAD_JSON", f"the body cannot be read: {error}") from error
+        raise RequestRefused("BAD_JSON", f"the body cannot be read: {error}") from error
     about = {"body": body, "headers": dict(request.headers), "query": dict(request.query_params)}
     origin = Origin(f"hook:{name}", "", request.app.state.member.name, request.state.request_id)
     with acting(origin):
-        return Document({"runs": list(await _done(engine, name, hook, about, key))}, 202)
+        return JsonAnswer({"runs": list(await _done(engine, name, hook, about, key))}, 202)
 
 
 async def _secret(engine: Engine, hook: Hook) -> str:
@@ -87,7 +87,9 @@ async def _secret(engine: Engine, hook: Hook) -> str:
         found = await engine.secrets.resolve(hook.secret)
     except SecretMissing as error:
         log.error("a hook cannot be judged: %s", error.message)
-        raise Refused("HOOK_UNAVAILABLE", "this hook cannot be judged now; the log says why") from error
+        raise RequestRefused(
+            "HOOK_UNAVAILABLE", "this hook cannot be judged now; the log says why"
+        ) from error
     return found if isinstance(found, str) else str(found.get("secret", ""))
 
 

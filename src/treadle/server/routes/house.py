@@ -15,8 +15,8 @@ from treadle.server import bodies, scope, shapes
 from treadle.server.access import ADMIN, EVERYBODY, OPERATOR, VIEWER
 from treadle.server.metrics import MEDIA
 from treadle.server.presence import Presence
-from treadle.server.problems import Refused
-from treadle.server.routing import Described, Document, Routes, actor_of
+from treadle.server.problems import RequestRefused
+from treadle.server.routing import Described, JsonAnswer, Routes, actor_of
 
 from .runs import engine_of
 
@@ -61,7 +61,7 @@ async def ready(request: Request) -> Response:
     found["access"] = state.access.believed()
     if state.draining.is_set():
         found |= {"ready": False, "draining": True}
-    return Document(found, 200 if found["ready"] else 503)
+    return JsonAnswer(found, 200 if found["ready"] else 503)
 
 
 @health.answers("GET", "/metrics", VIEWER, told=Described(media=("text/plain",), json=False))
@@ -99,7 +99,7 @@ async def dismiss(request: Request, id: str) -> Any:
 
 
 @routes.answers("POST", "/events", OPERATOR, status=202, gives=shapes.RunsReached)
-async def publish(request: Request, body: bodies.Publish) -> Any:
+async def publish(request: Request, body: bodies.PublishBody) -> Any:
     """Publishes a domain event to the cells that take it."""
     runs = await engine_of(request).publish(
         body.event, body.value, key=body.key, submission_id=body.submission_id
@@ -118,7 +118,7 @@ async def cell(request: Request, workflow: str, key: str) -> Any:
     """The run behind a key."""
     run = await engine_of(request).cell(workflow, key)
     if run is None:
-        raise Refused("CELL_NOT_FOUND", f"{workflow} has no cell {key!r}")
+        raise RequestRefused("CELL_NOT_FOUND", f"{workflow} has no cell {key!r}")
     return await run.show()
 
 
@@ -131,7 +131,7 @@ async def doctor(request: Request, deep: bool = False) -> Any:
 
 
 @routes.answers("POST", "/gc", ADMIN, gives=dict[str, Any])
-async def collect(request: Request, body: bodies.Collect | None = None) -> Any:
+async def collect(request: Request, body: bodies.CollectBody | None = None) -> Any:
     """Removes ended runs past their retention date, after they are in the server's archive if it has one."""
     return await engine_of(request).gc(
         dry_run=body.dry_run if body else False, by=actor_of(request).user, archive=request.app.state.archive

@@ -20,8 +20,8 @@ from treadle.server import bodies, live, scope, shapes
 from treadle.server.access import OPERATOR, VIEWER
 from treadle.server.once import key_of
 from treadle.server.paging import cursor, position
-from treadle.server.problems import Refused
-from treadle.server.routing import Described, Document, Routes, actor_of
+from treadle.server.problems import RequestRefused
+from treadle.server.routing import Described, JsonAnswer, Routes, actor_of
 from treadle.server.times import instant_ns
 
 routes = Routes()
@@ -39,7 +39,7 @@ def engine_of(request: Request) -> Engine:
 
 def checked_id(id: str) -> str:
     if not 1 <= len(id) <= 200 or id in (".", "..") or not id.isprintable():
-        raise Refused("INPUT_INVALID", "a run's id has 1 to 200 printable characters", where="id")
+        raise RequestRefused("INPUT_INVALID", "a run's id has 1 to 200 printable characters", where="id")
     return id
 
 
@@ -48,7 +48,7 @@ def checked_id(id: str) -> str:
 )
 async def start(
     request: Request,
-    body: bodies.Start,
+    body: bodies.StartBody,
     idempotency_key: Annotated[str | None, Header(max_length=200)] = None,
     traceparent: Annotated[str | None, Header(max_length=200)] = None,
 ) -> Response:
@@ -56,10 +56,10 @@ async def start(
     (W3C Trace Context) the run belongs to that trace."""
     engine = engine_of(request)
     if idempotency_key is not None and body.id not in (None, idempotency_key):
-        raise Refused("INPUT_INVALID", "the body has another id than Idempotency-Key", where="id")
+        raise RequestRefused("INPUT_INVALID", "the body has another id than Idempotency-Key", where="id")
     id = idempotency_key or body.id
     if (body.workflow is None) == (body.files is None):
-        raise Refused("INPUT_INVALID", "give either workflow or files", where="workflow")
+        raise RequestRefused("INPUT_INVALID", "give either workflow or files", where="workflow")
     workflow: Any = body.workflow
     if body.files is not None:
         workflow = await request.app.state.bundles.main(body.files, body.main, actor_of(request))
@@ -80,7 +80,7 @@ async def start(
         traceparent=traceparent if parse_traceparent(traceparent) else None,
     )
     headers = {"Location": f"/api/v1/runs/{quote(run.id, safe='')}"}
-    return Document(await run.show(), 200 if run.existing else 201, headers)
+    return JsonAnswer(await run.show(), 200 if run.existing else 201, headers)
 
 
 @routes.answers("GET", "/runs", VIEWER, within=scope.by_itself, gives=shapes.Page[shapes.RunShown])
@@ -102,7 +102,7 @@ async def listed(
     now_ns = engine.clock.now_ns()
     words = [word for part in status or () for word in part.split(",") if word]
     if unknown := [word for word in words if word not in STATUSES]:
-        raise Refused("INPUT_INVALID", f"{unknown[0]!r} is no status", where="status")
+        raise RequestRefused("INPUT_INVALID", f"{unknown[0]!r} is no status", where="status")
     filters: dict[str, Any] = {
         "status": words,
         "workflow": workflow,
@@ -130,9 +130,11 @@ def _wanted_state(text: str | None) -> dict[str, Any] | None:
     try:
         found = from_json(text.encode())
     except NotJson as error:
-        raise Refused("INPUT_INVALID", f"state: {error}", where="state") from error
+        raise RequestRefused("INPUT_INVALID", f"state: {error}", where="state") from error
     if not isinstance(found, dict):
-        raise Refused("INPUT_INVALID", "state is a JSON object of dotted names and values", where="state")
+        raise RequestRefused(
+            "INPUT_INVALID", "state is a JSON object of dotted names and values", where="state"
+        )
     return found
 
 
@@ -188,9 +190,9 @@ async def transcript(request: Request, id: str, node: str | None = None) -> Any:
 
 def picture(graph: Graph, format: str) -> Response:
     if format not in ("json", "svg", "mermaid", "dot"):
-        raise Refused("INPUT_INVALID", "format is json, svg, mermaid or dot", where="format")
+        raise RequestRefused("INPUT_INVALID", "format is json, svg, mermaid or dot", where="format")
     if format == "json":
-        return Document(asdict(graph))
+        return JsonAnswer(asdict(graph))
     media = "image/svg+xml" if format == "svg" else "text/plain; charset=utf-8"
     return Response(render(graph, format), media_type=media)
 
@@ -229,14 +231,14 @@ async def wait(
     """The run document, once the run has ended or only people and signals can move it on; `until=terminal`: once it
     has ended; `until=timers`: also when only timers are left. The header X-Treadle-Settled says whether that is so."""
     if until not in (None, "terminal", "timers"):
-        raise Refused("INPUT_INVALID", "until is terminal or timers, or left out", where="until")
+        raise RequestRefused("INPUT_INVALID", "until is terminal or timers, or left out", where="until")
     run = await engine_of(request).run(id)
     settled, document = await live.settled(run, timeout, until, request.app.state.draining)
-    return Document(document, headers={"X-Treadle-Settled": "true" if settled else "false"})
+    return JsonAnswer(document, headers={"X-Treadle-Settled": "true" if settled else "false"})
 
 
 @routes.answers("POST", "/runs/{id}/signal", OPERATOR, within=scope.run, gives=shapes.RunDocument)
-async def signal(request: Request, id: str, body: bodies.Signal) -> Any:
+async def signal(request: Request, id: str, body: bodies.SignalBody) -> Any:
     """Wakes whoever awaits the signal; kept until somebody does."""
     engine = engine_of(request)
     if (again := key_of(request)) is not None:
@@ -255,7 +257,7 @@ async def signal(request: Request, id: str, body: bodies.Signal) -> Any:
 
 
 @routes.answers("POST", "/runs/{id}/cancel", OPERATOR, within=scope.run, gives=shapes.RunDocument)
-async def cancel(request: Request, id: str, body: bodies.Cancel | None = None) -> Any:
+async def cancel(request: Request, id: str, body: bodies.CancelBody | None = None) -> Any:
     """Cancels a run and its children; one that has ended stays as it is."""
     engine = engine_of(request)
     answer = await engine.cancel(id, body.reason if body else "", by=actor_of(request).user)
@@ -263,12 +265,12 @@ async def cancel(request: Request, id: str, body: bodies.Cancel | None = None) -
 
 
 @routes.answers("POST", "/runs/{id}/retry", OPERATOR, within=scope.run, gives=shapes.RunDocument)
-async def retry(request: Request, id: str, body: bodies.Retry | None = None) -> Any:
+async def retry(request: Request, id: str, body: bodies.RetryBody | None = None) -> Any:
     """Moves a stalled or failed run on."""
     engine = engine_of(request)
     how = {} if body is None else body.model_dump(by_alias=True, exclude_unset=True)
     if len(how.keys() - {"value", "budget", "main"}) > 1:
-        raise Refused(
+        raise RequestRefused(
             "INPUT_INVALID",
             "give one of from, input, skip, fail, definition, files",
             where=", ".join(sorted(how)),
@@ -281,21 +283,21 @@ async def retry(request: Request, id: str, body: bodies.Retry | None = None) -> 
     if how.pop("skip", False):
         how["skip"] = value  # the result to go on with
     elif value is not None:
-        raise Refused("INPUT_INVALID", "value is the result to skip with; add skip", where="value")
+        raise RequestRefused("INPUT_INVALID", "value is the result to skip with; add skip", where="value")
     return await _after(engine, id, await engine.retry(id, by=actor_of(request).user, **how))
 
 
 @routes.answers("POST", "/runs/{id}/patch", OPERATOR, within=scope.run, gives=shapes.RunDocument)
-async def patch(request: Request, id: str, body: bodies.Patch) -> Any:
+async def patch(request: Request, id: str, body: bodies.PatchBody) -> Any:
     """Changes a run's data from outside."""
     engine = engine_of(request)
     return await _after(engine, id, await engine.patch(id, body.data, by=actor_of(request).user))
 
 
 @routes.answers("POST", "/runs/{id}/fork", OPERATOR, within=scope.run, status=201, gives=shapes.RunDocument)
-async def fork(request: Request, id: str, body: bodies.Fork | None = None) -> Response:
+async def fork(request: Request, id: str, body: bodies.ForkBody | None = None) -> Response:
     """A new run that goes on from a run's state at a record."""
-    asked = body or bodies.Fork()
+    asked = body or bodies.ForkBody()
     run = await engine_of(request).fork(
         id,
         at=asked.at,
@@ -303,23 +305,25 @@ async def fork(request: Request, id: str, body: bodies.Fork | None = None) -> Re
         new_id=None if asked.id is None else checked_id(asked.id),
         by=actor_of(request).user,
     )
-    return Document(await run.show(), 201, {"Location": f"/api/v1/runs/{quote(run.id, safe='')}"})
+    return JsonAnswer(await run.show(), 201, {"Location": f"/api/v1/runs/{quote(run.id, safe='')}"})
 
 
 @routes.answers("POST", "/runs/{id}/replay", VIEWER, within=scope.run, gives=shapes.Replayed)
-async def replay(request: Request, id: str, body: bodies.Replay | None = None) -> Any:
+async def replay(request: Request, id: str, body: bodies.ReplayBody | None = None) -> Any:
     """Decides the whole journal again; equal, or the first difference."""
-    asked = body or bodies.Replay()
+    asked = body or bodies.ReplayBody()
     other = await _other(request, asked, asked.against, "against")
     return await engine_of(request).replay(id, against=other)
 
 
-async def _other(request: Request, asked: bodies.Fork | bodies.Replay, named: str | None, field: str) -> Any:
+async def _other(
+    request: Request, asked: bodies.ForkBody | bodies.ReplayBody, named: str | None, field: str
+) -> Any:
     """Another definition: a deployed one by name, or posted files, which are not deployed."""
     if asked.files is None:
         return named
     if named is not None:
-        raise Refused("INPUT_INVALID", f"give either {field} or files", where=field)
+        raise RequestRefused("INPUT_INVALID", f"give either {field} or files", where=field)
     return await request.app.state.bundles.main(asked.files, asked.main, actor_of(request))
 
 

@@ -11,8 +11,8 @@ from starlette.responses import Response
 from treadle.runtime.schedules import no_schedule
 from treadle.server import bodies, scope, shapes
 from treadle.server.access import OPERATOR, VIEWER
-from treadle.server.problems import Refused
-from treadle.server.routing import Document, Routes
+from treadle.server.problems import RequestRefused
+from treadle.server.routing import JsonAnswer, Routes
 from treadle.server.times import instant_ns
 
 from .runs import engine_of
@@ -48,7 +48,7 @@ async def added(request: Request, body: bodies.ScheduleNew) -> Response:
     await scope.check_start(request, body.workflow)
     row = await engine_of(request).schedule_add(**body.model_dump(exclude_unset=True))
     new = row.pop("new")
-    return Document(
+    return JsonAnswer(
         row, 201 if new else 200, {"Location": f"/api/v1/schedules/{quote(row['name'], safe='')}"}
     )
 
@@ -88,7 +88,7 @@ async def triggered(request: Request, name: str) -> Response:
     """Starts a run now, also when paused, whatever goes on."""
     engine = engine_of(request)
     run = await engine.run(await engine.schedule_trigger(name))
-    return Document(await run.show(), 201, {"Location": f"/api/v1/runs/{quote(run.id, safe='')}"})
+    return JsonAnswer(await run.show(), 201, {"Location": f"/api/v1/runs/{quote(run.id, safe='')}"})
 
 
 @routes.answers("POST", "/schedules/{name}/backfill", OPERATOR, within=named, gives=shapes.RunsReached)
@@ -100,7 +100,7 @@ async def filled(
     now_ns = engine.clock.now_ns()
     begins, ends = instant_ns(since, "since", now_ns), instant_ns(until, "until", now_ns)
     if begins is None:
-        raise Refused("INPUT_INVALID", "say since when", where="since")
+        raise RequestRefused("INPUT_INVALID", "say since when", where="since")
     return {
         "runs": await engine.schedule_backfill(
             name, since_ns=begins, until_ns=now_ns if ends is None else ends

@@ -8,7 +8,7 @@ from fastapi import Request
 
 from treadle.server import bodies, shapes
 from treadle.server.access import ADMIN
-from treadle.server.problems import Refused
+from treadle.server.problems import RequestRefused
 from treadle.server.routing import Routes
 
 from .runs import engine_of
@@ -27,7 +27,7 @@ async def listed(request: Request) -> Any:
 async def shown(request: Request, name: str) -> Any:
     """Whether there is a secret of this name."""
     if name not in await engine_of(request).secret_list():
-        raise Refused("SECRET_NOT_FOUND", f"there is no secret {name!r}")
+        raise RequestRefused("SECRET_NOT_FOUND", f"there is no secret {name!r}")
     return {"name": name}
 
 

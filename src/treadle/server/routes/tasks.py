@@ -11,7 +11,7 @@ from treadle.runtime import tasks
 from treadle.server import bodies, scope, shapes
 from treadle.server.access import INBOX, TASK, VIEWER, may
 from treadle.server.paging import cursor, position
-from treadle.server.problems import Refused
+from treadle.server.problems import RequestRefused
 from treadle.server.routing import Routes, actor_of
 from treadle.store.protocol import Reads, TaskRow
 
@@ -34,7 +34,7 @@ async def listed(
     """The inbox: open and claimed tasks, unless another status is asked for."""
     words = [word for part in status or () for word in part.split(",") if word] or list(tasks.OPEN)
     if unknown := [word for word in words if word not in tasks.STATUSES]:
-        raise Refused("INPUT_INVALID", f"{unknown[0]!r} is no status of a task", where="status")
+        raise RequestRefused("INPUT_INVALID", f"{unknown[0]!r} is no status of a task", where="status")
     filters = {"role": role, "assignee": assignee, "status": words, "reference": reference, "run": run}
     after = position(cursor_, filters) or 0
 
@@ -94,21 +94,21 @@ async def release(request: Request, id: str, body: bodies.Nothing | None = None)
 
 
 @routes.answers("POST", "/tasks/{id}/assign", TASK, within=scope.task, gives=shapes.TaskShown)
-async def assign(request: Request, id: str, body: bodies.Assign) -> Any:
+async def assign(request: Request, id: str, body: bodies.AssignBody) -> Any:
     """Gives a task to somebody."""
     actor = actor_of(request)
     return await engine_of(request).task_assign(id, to=body.to, user=actor.user, roles=actor.roles)
 
 
 @routes.answers("POST", "/tasks/{id}/comment", TASK, within=scope.task, gives=shapes.TaskShown)
-async def comment(request: Request, id: str, body: bodies.Comment) -> Any:
+async def comment(request: Request, id: str, body: bodies.CommentBody) -> Any:
     """Adds a comment."""
     actor = actor_of(request)
     return await engine_of(request).task_comment(id, text=body.text, user=actor.user, roles=actor.roles)
 
 
 @routes.answers("POST", "/tasks/{id}/complete", TASK, within=scope.task, gives=dict[str, Any])
-async def complete(request: Request, id: str, body: bodies.Complete) -> Any:
+async def complete(request: Request, id: str, body: bodies.CompleteBody) -> Any:
     """Answers a task; the run goes on."""
     actor = actor_of(request)
     return await engine_of(request).task_complete(

@@ -11,7 +11,7 @@ from starlette.responses import Response
 from treadle.lang.duration import instant_text
 from treadle.server import bodies, scope, shapes
 from treadle.server.access import ADMIN, EVERYBODY, INBOX, OPERATOR, ROLES, TASK, VIEWER, may
-from treadle.server.routing import Document, Routes, actor_of
+from treadle.server.routing import JsonAnswer, Routes, actor_of
 
 from .runs import engine_of
 
@@ -53,10 +53,10 @@ async def create(request: Request, body: bodies.NewToken) -> Any:
     made = await engine_of(request).token_create(
         body.user, body.roles, workflow=body.workflow, expires=body.expires
     )
-    return Document(made, 201, {"Cache-Control": "no-store"})
+    return JsonAnswer(made, 201, {"Cache-Control": "no-store"})
 
 
 @routes.answers("DELETE", "/tokens/{id}", ADMIN, gives=shapes.TokenShown)
 async def revoke(request: Request, id: str) -> Response:
     """Ends a token, at every server within a second."""
-    return Document(await engine_of(request).token_revoke(id))
+    return JsonAnswer(await engine_of(request).token_revoke(id))

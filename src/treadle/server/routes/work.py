@@ -17,8 +17,8 @@ from treadle.runtime.desk import Desk
 from treadle.server import bodies, shapes
 from treadle.server.access import BLOBS, OPERATOR, VIEWER, WORKER
 from treadle.server.confiding import check_way, confide
-from treadle.server.problems import Refused
-from treadle.server.routing import Described, Document, Handler, Routes, actor_of, read_bytes, told
+from treadle.server.problems import RequestRefused
+from treadle.server.routing import Described, Handler, JsonAnswer, Routes, actor_of, read_bytes, told
 from treadle.server.workers import Workers
 
 from .runs import engine_of
@@ -37,7 +37,7 @@ def workers_of(request: Request) -> Workers:
 def _answer(request: Request, value: Any) -> Response:
     if CBOR in request.headers.get("accept", ""):
         return Response(encode(value), media_type=CBOR)
-    return Document(value)
+    return JsonAnswer(value)
 
 
 def _of_workers(path: str, *, takes: type[bodies.OfWorker], gives: Any) -> Callable[[Handler], Handler]:
@@ -52,10 +52,10 @@ async def _heard(request: Request, shape: type[B]) -> tuple[B, Workers]:
     return asked, workers
 
 
-@_of_workers("/work/register", takes=bodies.Register, gives=shapes.Registered)
+@_of_workers("/work/register", takes=bodies.RegisterBody, gives=shapes.Registered)
 async def register(request: Request) -> Response:
     """A worker says who it is and what it can do; told how to go on."""
-    asked = await told(request, bodies.Register)
+    asked = await told(request, bodies.RegisterBody)
     workers = workers_of(request)
     seen = {key: value for key, value in asked.model_dump().items() if key != "worker"}
     go_on = workers.carrying.told(asked.worker)
@@ -65,10 +65,10 @@ async def register(request: Request) -> Response:
     return _answer(request, {"bus": go_on})
 
 
-@_of_workers("/work/take", takes=bodies.Take, gives=shapes.WorkTaken)
+@_of_workers("/work/take", takes=bodies.TakeBody, gives=shapes.WorkTaken)
 async def take(request: Request) -> Response:
     """Work for a worker; waits for it. Registers the worker."""
-    asked = await told(request, bodies.Take)
+    asked = await told(request, bodies.TakeBody)
     workers = workers_of(request)
     workers.check_reach()
     given = asked.model_dump()
@@ -103,27 +103,27 @@ async def renew(request: Request) -> Response:
     return _answer(request, {"renewed": [lease for lease in asked.leases if lease not in lost], "lost": lost})
 
 
-@_of_workers("/work/settle", takes=bodies.Settle, gives=shapes.Settled)
+@_of_workers("/work/settle", takes=bodies.SettleBody, gives=shapes.WorkSettled)
 async def settle(request: Request) -> Response:
     """Receipts; answered after the commit, each by itself."""
-    asked, workers = await _heard(request, bodies.Settle)
+    asked, workers = await _heard(request, bodies.SettleBody)
     found = await workers.hatch.settle(asked.worker, asked.receipts)
     refused = [{"intent": one.intent, "code": one.code} for one in found.refused]
     return _answer(request, {"settled": found.settled, "stale": found.stale, "refused": refused})
 
 
-@_of_workers("/work/progress", takes=bodies.Progress, gives=shapes.ProgressKept)
+@_of_workers("/work/progress", takes=bodies.ProgressBody, gives=shapes.ProgressKept)
 async def progress(request: Request) -> Response:
     """Frames and checkpoints; answered when they are durable."""
-    asked, workers = await _heard(request, bodies.Progress)
+    asked, workers = await _heard(request, bodies.ProgressBody)
     found = await workers.hatch.progress(asked.worker, asked.frames)
     return _answer(request, {"durable": found.durable, "lost": found.lost})
 
 
-@_of_workers("/work/release", takes=bodies.Release, gives=shapes.Released)
+@_of_workers("/work/release", takes=bodies.ReleaseBody, gives=shapes.Released)
 async def release(request: Request) -> Response:
     """Gives work back; with a reason, because this worker cannot do it."""
-    asked, workers = await _heard(request, bodies.Release)
+    asked, workers = await _heard(request, bodies.ReleaseBody)
     workers.hatch.release(asked.worker, asked.leases, asked.reason)
     return _answer(request, {"released": len(asked.leases)})
 
@@ -135,7 +135,7 @@ async def secrets(request: Request) -> Response:
     asked, _ = await _heard(request, bodies.AskSecrets)
     _, work = engine_of(request).bus.standing(asked.worker, asked.intent, asked.lease)
     if work is None:
-        raise Refused("NOT_HANDED_OUT", "this work is not in this worker's hands", cls="authorization")
+        raise RequestRefused("NOT_HANDED_OUT", "this work is not in this worker's hands", cls="authorization")
     values = await confide(engine_of(request), work, asked.worker, asked.names)
     return _answer(request, {"values": values})
 
@@ -176,7 +176,7 @@ async def blob(request: Request, digest: str, accept: Annotated[str | None, Head
     body = await engine_of(request).read(lambda reads: reads.blob(digest))
     etag = {"ETag": f'"{digest}"'}
     if accept is not None and "application/json" in accept:
-        return Document(decode_trusted(body), headers=etag)
+        return JsonAnswer(decode_trusted(body), headers=etag)
     return Response(body, media_type=CBOR, headers=etag)
 
 
@@ -185,11 +185,11 @@ async def put_blob(request: Request, digest: str) -> Any:
     """Keeps a payload for the receipt or checkpoint that will refer to it."""
     body = await read_bytes(request, request.app.state.blob_max)
     if digest_bytes(body) != digest:
-        raise Refused("DIGEST_MISMATCH", "the bytes are not those of this digest", where="digest")
+        raise RequestRefused("DIGEST_MISMATCH", "the bytes are not those of this digest", where="digest")
     try:
         decode(body)
     except TreadleError as error:
-        raise Refused("INPUT_INVALID", f"the payload is not canonical: {error.message}") from error
+        raise RequestRefused("INPUT_INVALID", f"the payload is not canonical: {error.message}") from error
 
     def keep(desk: Desk) -> None:
         desk.batch.blobs[digest] = body

@@ -16,7 +16,7 @@ from typing import Any
 from treadle.apps import cells as apps
 from treadle.apps import snapshots
 from treadle.dialects.reactive.app import DIALECT_NAME, App
-from treadle.dialects.reactive.decide import Absent, Bound
+from treadle.dialects.reactive.decide import Bound, CodeAbsent
 from treadle.dialects.reactive.index import EMPTY, CellIndex
 from treadle.dialects.reactive.machine import ReactiveMachine
 from treadle.kernel.errors import KernelBug, TreadleError, UnknownWorkflow
@@ -104,7 +104,7 @@ class WorldStore(SqlStore):
         return bytes(self._connection.serialize())
 
 
-class Host:
+class WorldHost:
     """Also the core's clock and port."""
 
     def __init__(self, image: bytes, apps: list[App], *, seed: int, now_ns: int, cell_cache: int) -> None:
@@ -322,7 +322,7 @@ class Host:
         found = hot.definition
         if isinstance(found, Bound):
             return found
-        assert isinstance(found, Absent), "cells are looked at"
+        assert isinstance(found, CodeAbsent), "cells are looked at"
         return Bound(app, app.workflow(found.workflow))
 
     def records(self, row: RunRow) -> list[tuple[dict[str, Any], str]]:

@@ -12,13 +12,13 @@ from treadle.kernel.values import decode_trusted
 from treadle.runtime.hot import Hot
 from treadle.store.protocol import RunRow
 
-from .host import Host
+from .host import WorldHost
 from .views import Intent, Record
 
 Show = Callable[[Hot, OpenIntent], Intent]
 
 
-def records(host: Host, app: App, rows: list[RunRow], show: Show) -> list[Record]:
+def records(host: WorldHost, app: App, rows: list[RunRow], show: Show) -> list[Record]:
     """All records of some runs, in the order in which they were committed."""
     position = {place: number for number, place in enumerate(host.store.order)}
     found = []
@@ -34,12 +34,12 @@ def records(host: Host, app: App, rows: list[RunRow], show: Show) -> list[Record
     return [record for _, record in sorted(found, key=lambda pair: pair[0])]
 
 
-def _manifest(host: Host, definition: str) -> str:
+def _manifest(host: WorldHost, definition: str) -> str:
     return str(host.registry.load(definition).row.body["manifest"])
 
 
 def _record(
-    host: Host, app: App, row: RunRow, record: dict[str, Any], digest: str, manifest: str, show: Show
+    host: WorldHost, app: App, row: RunRow, record: dict[str, Any], digest: str, manifest: str, show: Show
 ) -> Record:
     hot = host.hot(row.id)
     assert hot is not None
@@ -76,7 +76,7 @@ def _record(
     )
 
 
-def delivery(host: Host, row: RunRow, submission: str) -> Delivery:
+def delivery(host: WorldHost, row: RunRow, submission: str) -> Delivery:
     """What a run was given under a submission id."""
     for stored in host.store.journal(row.no):
         event = decode_trusted(stored.body)["event"]

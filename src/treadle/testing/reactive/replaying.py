@@ -10,10 +10,10 @@ from treadle.kernel.state import RunState
 from treadle.runtime.hot import BlobCache, fresh_state, load_state
 from treadle.store.protocol import RunRow
 
-from .host import Host
+from .host import WorldHost
 
 
-def rows_of(host: Host) -> list[RunRow]:
+def rows_of(host: WorldHost) -> list[RunRow]:
     """All runs, oldest first."""
     found: list[RunRow] = []
     before: int | None = None
@@ -23,7 +23,7 @@ def rows_of(host: Host) -> list[RunRow]:
     return found[::-1]
 
 
-def state_from(host: Host, row: RunRow, cut_seq: int) -> RunState:
+def state_from(host: WorldHost, row: RunRow, cut_seq: int) -> RunState:
     """A run as its records make it, from the last snapshot that is not after `cut_seq` (0: from none)."""
     cut = host.store.snapshot(row.no, until_seq=cut_seq) if cut_seq else None
     records = host.store.journal(row.no, after_seq=cut[0] if cut else 0)
@@ -42,7 +42,7 @@ def state_from(host: Host, row: RunRow, cut_seq: int) -> RunState:
     return state
 
 
-def open_all(host: Host, cut: dict[str, int] | None) -> None:
+def open_all(host: WorldHost, cut: dict[str, int] | None) -> None:
     """Loads every run from its last snapshot, or from that of a cut, and the records after it. What is decided
     otherwise now is refused."""
     for row in rows_of(host):
@@ -52,7 +52,7 @@ def open_all(host: Host, cut: dict[str, int] | None) -> None:
             state_from(host, row, cut.get(row.id, 0))
 
 
-def differences(host: Host) -> Iterator[tuple[str, int]]:
+def differences(host: WorldHost) -> Iterator[tuple[str, int]]:
     """Runs that come out otherwise, and the record from which they do."""
     for row in rows_of(host):
         now = snapshot_of(load_state(row, host.store, host.registry, BlobCache(host.store)))

@@ -34,7 +34,7 @@ from treadle.runtime.messages import message_to_bytes
 from treadle.runtime.ports import Item
 
 from . import journal, replaying
-from .host import Host
+from .host import WorldHost
 from .views import CellRow, Intent, Proposal, Record, Snapshot
 
 START_NS = 1_800_000_000 * 10**9
@@ -50,14 +50,14 @@ class World:
         seed: int = 0,
         cell_cache: int = HOT_RUNS_MAX,
         secrets: Mapping[str, str] | Callable[[str], str | None] | None = None,
-        _host: Host | None = None,
+        _host: WorldHost | None = None,
     ) -> None:
         if secrets is None and any(effect.params.secrets for effect in app.effects.values()):
             raise SecretMissing(f"{app.name} uses secrets: give World(app, secrets={{...}})")
         self._secrets = secrets
         self._cache = cell_cache
         self._app = app
-        self._host = _host or Host(b"", [app], seed=seed, now_ns=START_NS, cell_cache=cell_cache)
+        self._host = _host or WorldHost(b"", [app], seed=seed, now_ns=START_NS, cell_cache=cell_cache)
         if _host is None:
             self._host.operate("govern", {"app": app.name, "data": None})
             self.snapshot()
@@ -355,7 +355,7 @@ class World:
     def reopen(self, *, at: Snapshot | int | None = None) -> World:
         """Another world from the durable bytes: from the last snapshot (or `at`) and the tail after it."""
         apps_here = list(self._host.apps.values())
-        host = Host(self._host.store.image(), apps_here, seed=0, now_ns=0, cell_cache=self._cache)
+        host = WorldHost(self._host.store.image(), apps_here, seed=0, now_ns=0, cell_cache=self._cache)
         number = at.number if isinstance(at, Snapshot) else at
         replaying.open_all(host, None if number is None else host.cuts()[number]["seqs"])
         app = apps.active_app(host.store, host.registry, host.machine, self._app.name)

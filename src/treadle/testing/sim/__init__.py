@@ -35,7 +35,7 @@ the runs ended right. Then `simulate(seed, MyWorkload)`; `drill.py` is the examp
 
 from __future__ import annotations
 
-from .workload import Action, Fork, Workload
-from .world import SimOutcome, SimulationFailed, World, simulate
+from .workload import Action, ForkWanted, Workload
+from .world import SimOutcome, SimulationFailed, SimWorld, simulate
 
-__all__ = ["Action", "Fork", "SimOutcome", "SimulationFailed", "Workload", "World", "simulate"]
+__all__ = ["Action", "ForkWanted", "SimOutcome", "SimWorld", "SimulationFailed", "Workload", "simulate"]

@@ -26,7 +26,7 @@ from .oracle import references
 if TYPE_CHECKING:
     from treadle.runtime.commands import CheckpointSaved
 
-    from .world import World
+    from .world import SimWorld
 
 
 @dataclass(slots=True)
@@ -256,7 +256,7 @@ class Journals:
 
     # --- at the end ---
 
-    def check(self, world: World) -> None:
+    def check(self, world: SimWorld) -> None:
         self._check_replay(world)
         self._check_rows(world)
         self._check_actions(world)
@@ -266,7 +266,7 @@ class Journals:
         for task, person in world.people.told:
             self.assert_settled(task, {"by": person})
 
-    def check_collected(self, world: World) -> None:
+    def check_collected(self, world: SimWorld) -> None:
         """What is left are the runs that never end, also cells that have come to rest, and what belongs to them."""
         machines, endless = world.workload.machines, world.workload.endless
         rows = {no: world.store.run_by_no(no) for no in self.lives}
@@ -292,7 +292,7 @@ class Journals:
     def _count(self, query: str) -> int:
         return int(self._disk.live.execute(query).fetchone()[0])
 
-    def _check_replay(self, world: World) -> None:
+    def _check_replay(self, world: SimWorld) -> None:
         store = world.store
         registry = Registry(machines_of(world.workload.machines), store)
         blobs = BlobCache(store)
@@ -305,12 +305,12 @@ class Journals:
             for seq in store.snapshot_seqs(no):
                 load_state(row, store, registry, blobs, until_seq=seq)
 
-    def _row(self, world: World, no: int) -> RunRow:
+    def _row(self, world: SimWorld, no: int) -> RunRow:
         row = world.store.run_by_no(no)
         assert row is not None, f"run {no} has a journal and no row"
         return row
 
-    def _check_rows(self, world: World) -> None:
+    def _check_rows(self, world: SimWorld) -> None:
         for no, life in self.lives.items():
             row = self._row(world, no)
             assert row.status == life.status, (
@@ -324,7 +324,7 @@ class Journals:
                     f"{row.id}: task {task.id}"
                 )
 
-    def _check_actions(self, world: World) -> None:
+    def _check_actions(self, world: SimWorld) -> None:
         """Everything acknowledged is there, nothing is there more often than it was asked for."""
         for asked in world.clients.asked:
             action = asked.action
@@ -370,7 +370,7 @@ class Journals:
                     f"{run}: {intent} was delivered {heard.get(intent, 0)} times"
                 )
 
-    def _check_performed(self, world: World) -> None:
+    def _check_performed(self, world: SimWorld) -> None:
         for intent, (run, record) in self.settled.items():
             kind = self.opened[intent][1]["kind"]
             if kind in world.workload.performers and record["event"].get("status", "ok") == "ok":

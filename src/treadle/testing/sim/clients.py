@@ -25,10 +25,10 @@ from .disk import Died, SimDialect
 from .process import SimProcess
 from .turns import Waiter
 from .weather import MS
-from .workload import Action, Deploying, Fork, Forking, Passing
+from .workload import Action, Deploying, Forking, ForkWanted, Passing
 
 if TYPE_CHECKING:
-    from .world import World
+    from .world import SimWorld
 
 PATIENCE_NS = 3_000 * MS
 # How often the store is tidied while all goes on.
@@ -43,7 +43,7 @@ Told = Callable[[Any, TreadleError | None], None]
 class Network:
     """Carries what workers send to whoever owns the store by then: late, twice, or not at all."""
 
-    def __init__(self, world: World) -> None:
+    def __init__(self, world: SimWorld) -> None:
         self._world = world
 
     def work_ns(self, lease_ms: int) -> int:
@@ -98,7 +98,7 @@ class Guest:
     """A process beside the owner: it leaves messages and looks for their answers, on a connection of its
     own. It dies at any point of that; another one, with the same eyes, may find what it had asked for."""
 
-    def __init__(self, world: World) -> None:
+    def __init__(self, world: SimWorld) -> None:
         self._world = world
         self._fuse: int | None = None
         self.store = SqlStore(SimDialect(world.disk, self._point), None)
@@ -160,7 +160,7 @@ class Guest:
 
 
 class Clients:
-    def __init__(self, world: World) -> None:
+    def __init__(self, world: SimWorld) -> None:
         self._world = world
         self.asked = [Asked(action) for action in world.workload.actions(world.rng)]
         self._by_name = {asked.action.name: asked for asked in self.asked}
@@ -261,7 +261,7 @@ class Clients:
 class People:
     """They look at the open tasks now and then, and complete them; sometimes two do the same one."""
 
-    def __init__(self, world: World) -> None:
+    def __init__(self, world: SimWorld) -> None:
         self._world = world
         self._busy: dict[str, int] = {}
         self._guest = Guest(world)
@@ -313,10 +313,10 @@ def _completes(task: str, person: str, record: dict[str, Any]) -> bool:
 class Keeper:
     """Forks runs while all goes on; collects the store when all is quiet. It asks the owner itself."""
 
-    def __init__(self, world: World) -> None:
+    def __init__(self, world: SimWorld) -> None:
         self._world = world
         self.left = 0
-        self.forked: list[Fork] = []
+        self.forked: list[ForkWanted] = []
         self.collected = False
         self._guest = Guest(world)
         self._number = 0
@@ -380,7 +380,7 @@ class Keeper:
             # The next one begins anew.
             self._world.after(TIDY_NS, partial(setattr, once, "done", True))
 
-    def _fork(self, fork: Fork, once: Once) -> None:
+    def _fork(self, fork: ForkWanted, once: Once) -> None:
         if once.done:
             return
         world = self._world

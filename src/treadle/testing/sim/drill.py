@@ -22,11 +22,11 @@ from treadle.work.job import Performer
 
 from .drill_machine import DrillMachine, perform
 from .oracle import Op, check_result, possible_ends
-from .workload import Action, Fork, NextVersion, Planned
+from .workload import Action, ForkWanted, NextVersion, Planned
 
 if TYPE_CHECKING:
     from .checks import RunLife
-    from .world import World
+    from .world import SimWorld
 
 # How much of all that runs start is kept for a moment only.
 BRIEF_SHARE = 0.3
@@ -56,7 +56,7 @@ class Drill:
         self._programs: dict[str, list[Any]] = {}
         self._cancelled: set[str] = set()
         self._retried: set[str] = set()
-        self._forks: list[Fork] = []
+        self._forks: list[ForkWanted] = []
         self._signals = 0
 
     def endless(self, workflow: str) -> bool:
@@ -145,7 +145,7 @@ class Drill:
                 again = Retry(how={"number": number}, definition=self._another(run))
                 found.append(Action(f"retry {run} {number}", when, run, again, after=f"start {run}"))
         elif rng.random() < 0.3:
-            self._forks.append(Fork(at_ms + rng.randrange(8_000), run, f"{run}-fork"))
+            self._forks.append(ForkWanted(at_ms + rng.randrange(8_000), run, f"{run}-fork"))
         return found
 
     def _another(self, run: str) -> str | None:
@@ -156,7 +156,7 @@ class Drill:
         self._asked_to_move.add((run, chosen))
         return chosen
 
-    def forks(self) -> list[Fork]:
+    def forks(self) -> list[ForkWanted]:
         return self._forks
 
     def _signal_actions(self, run: str, program: Any, at_ms: int, rng: Random) -> list[Action]:
@@ -253,7 +253,7 @@ class Drill:
     def kept_ns(self, definition: str) -> int:
         return DrillMachine().retention_ns(self._bodies[definition])
 
-    def check(self, world: World) -> None:
+    def check(self, world: SimWorld) -> None:
         lives = world.journals.all_lives()
         assert {life.id for life in lives} >= self._programs.keys(), "a run that was started is not there"
         forks = {fork.new_id: fork.run for fork in world.keeper.forked}

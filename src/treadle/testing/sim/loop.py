@@ -14,7 +14,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar, TypeVarTuple, Unpack
 
 if TYPE_CHECKING:
-    from .world import World
+    from .world import SimWorld
 
 T = TypeVar("T")
 Ts = TypeVarTuple("Ts")
@@ -26,7 +26,7 @@ Told = Callable[[Any, BaseException | None], None]
 class SimLoop(asyncio.AbstractEventLoop):
     """As much of a loop as tasks, futures, `gather`, `sleep` and `to_thread` need."""
 
-    def __init__(self, world: World) -> None:
+    def __init__(self, world: SimWorld) -> None:
         self._world = world
         self._ready: deque[asyncio.Handle] = deque()
         # In the order of their beginning.

@@ -30,11 +30,11 @@ from treadle.store.sql import SqlStore
 from .disk import Died, SimDialect, SimPayloads, SimTransaction
 from .house import SimHouse
 from .weather import MS
-from .workers import LEASE_MS, Workers
+from .workers import LEASE_MS, SimWorkers
 from .workload import Housed
 
 if TYPE_CHECKING:
-    from .world import World
+    from .world import SimWorld
 
 POLL_NS = 250 * MS
 
@@ -43,7 +43,7 @@ class SharedStore(SqlStore):
     """A store that several processes share, as a server keeps it: its numbers are given out in one place, and the
     answer to a commit may get lost on the way."""
 
-    def __init__(self, dialect: SimDialect, files: SimPayloads | None, world: World) -> None:
+    def __init__(self, dialect: SimDialect, files: SimPayloads | None, world: SimWorld) -> None:
         super().__init__(dialect, files)
         self._world = world
         # What one of them removes, all of them put new rows behind.
@@ -102,7 +102,7 @@ class SharedStore(SqlStore):
 class SimProcess:
     """An engine process; also its own clock and port."""
 
-    def __init__(self, world: World, name: str) -> None:
+    def __init__(self, world: SimWorld, name: str) -> None:
         self.world = world
         self.name = name
         self.dead = False
@@ -113,7 +113,7 @@ class SimProcess:
         self.busy = False
         self._door: list[Item] = []
         self.bus = LocalBus(world, lease_ms=LEASE_MS, queue_max=world.queue_max, again=self._offer_again)
-        self.workers = Workers(self)
+        self.workers = SimWorkers(self)
         # Which of all files that had the store's name it has open.
         self.file_number = world.disk.number
         dialect = SimDialect(world.disk, self.point, follows=world.cores > 1)

@@ -17,14 +17,14 @@ from treadle.runtime.hot import BlobCache, load_state
 from treadle.runtime.registry import Registry, machines_of
 
 if TYPE_CHECKING:
-    from .world import World
+    from .world import SimWorld
 
 # How many rows of each table are damaged.
 EACH: Final = 2
 Read = Callable[[], Any]
 
 
-def check_bytes(world: World) -> None:
+def check_bytes(world: SimWorld) -> None:
     rng = Random(world.seed)
     for where, read, damage in _rows(world, rng):
         before = read()
@@ -38,7 +38,7 @@ def check_bytes(world: World) -> None:
         assert found == before, f"{where} is damaged, and is taken for what it was"
 
 
-def _rows(world: World, rng: Random) -> Iterator[tuple[str, Read, Callable[[], Read]]]:
+def _rows(world: SimWorld, rng: Random) -> Iterator[tuple[str, Read, Callable[[], Read]]]:
     readers: list[tuple[str, str, Callable[[Any], Any]]] = [
         ("journal", "run", partial(_events, world)),
         ("journal", "run", partial(_state, world)),
@@ -54,7 +54,7 @@ def _rows(world: World, rng: Random) -> Iterator[tuple[str, Read, Callable[[], R
             yield f"{table} {named}", partial(read, named), write
 
 
-def _writer(world: World, table: str, rowid: int, body: bytes, other: bytes) -> Callable[[], Read]:
+def _writer(world: SimWorld, table: str, rowid: int, body: bytes, other: bytes) -> Callable[[], Read]:
     def put(what: bytes) -> None:
         world.disk.live.execute(f"UPDATE {table} SET body = ? WHERE rowid = ?", (what, rowid))
 
@@ -70,14 +70,14 @@ def _turned(rng: Random, body: bytes) -> bytes:
     return body[:at] + bytes([body[at] ^ (1 << rng.randrange(8))]) + body[at + 1 :]
 
 
-def _events(world: World, no: int) -> Any:
+def _events(world: SimWorld, no: int) -> Any:
     """What somebody is shown of it."""
     row = world.store.run_by_no(no)
     assert row is not None
     return [*document.events(world.store, row, world.workload.machines[row.dialect])]
 
 
-def _state(world: World, no: int) -> Any:
+def _state(world: SimWorld, no: int) -> Any:
     """A run as whoever reads it next would have it."""
     row, store = world.store.run_by_no(no), world.store
     assert row is not None

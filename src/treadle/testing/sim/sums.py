@@ -33,7 +33,7 @@ from .workload import Action
 if TYPE_CHECKING:
     from .checks import RunLife
     from .house import SimHouse
-    from .world import World
+    from .world import SimWorld
 
 MS = 1_000_000
 PATIENCE_NS = 4_000 * MS
@@ -102,7 +102,7 @@ class Wish:
     at_ms: int
     ask: Callable[[SimHouse], Coroutine[Any, Any, Any]]
     # What holds once it is answered; `since` is how many applies there had been when it was first asked for.
-    holds: Callable[[World, Any, int], None] = field(default=lambda world, value, since: None)
+    holds: Callable[[SimWorld, Any, int], None] = field(default=lambda world, value, since: None)
     after: Wish | None = None
     since: int | None = None
     done: bool = False
@@ -145,11 +145,11 @@ class Sums:
     def _snapshots(self, rng: Random) -> list[Wish]:
         return [Wish(rng.randrange(8_000), _snapshot, _is_of_one_moment) for _ in range(rng.randrange(2, 9))]
 
-    def begin(self, world: World) -> None:
+    def begin(self, world: SimWorld) -> None:
         for wish in self._wishes:
             world.after(wish.at_ms * MS, partial(self._ask, world, wish))
 
-    def _ask(self, world: World, wish: Wish) -> None:
+    def _ask(self, world: SimWorld, wish: Wish) -> None:
         if wish.done:
             return
         world.after(PATIENCE_NS + world.rng.randrange(PATIENCE_NS), partial(self._ask, world, wish))
@@ -159,7 +159,7 @@ class Sums:
         wish.since = len(self._active) if wish.since is None else wish.since
         process.house.loop.begin(wish.ask(process.house), partial(self._answered, world, wish))
 
-    def _answered(self, world: World, wish: Wish, value: Any, error: BaseException | None) -> None:
+    def _answered(self, world: SimWorld, wish: Wish, value: Any, error: BaseException | None) -> None:
         if isinstance(error, (*PASSING, ApplyBlocked, EngineStopped, OwnershipLost)):
             return  # it is asked for again
         if error is not None:
@@ -187,7 +187,7 @@ class Sums:
                     f"{run}#{record['seq']} is decided by version {by}, and {self._active[-1]} is active"
                 )
 
-    def _is_applied(self, number: int, world: World, value: Any, since: int) -> None:
+    def _is_applied(self, number: int, world: SimWorld, value: Any, since: int) -> None:
         seen = self._active[max(since - 1, 0) :]
         assert number in seen, f"version {number} is said to be applied, and there were {seen}"
 
@@ -197,7 +197,7 @@ class Sums:
     def actions(self, rng: Random) -> list[Action]:
         return []
 
-    def check(self, world: World) -> None:
+    def check(self, world: SimWorld) -> None:
         lives = {life.id: life for life in world.journals.lives.values()}
         for key, told in self._told.items():
             for cell in (SOURCE, LOG):
@@ -218,7 +218,7 @@ async def _snapshot(house: SimHouse) -> dict[str, Any]:
     return await house.applications.snapshot()
 
 
-def _is_of_one_moment(world: World, taken: dict[str, Any], since: int) -> None:
+def _is_of_one_moment(world: SimWorld, taken: dict[str, Any], since: int) -> None:
     told, heard = (_counts(world, taken[NAME]["roots"][name]) for name in (SOURCE, SINK))
     for key, count in heard.items():
         assert count <= told.get(key, 0), (
@@ -226,7 +226,7 @@ def _is_of_one_moment(world: World, taken: dict[str, Any], since: int) -> None:
         )
 
 
-def _counts(world: World, root: str) -> dict[str, int]:
+def _counts(world: SimWorld, root: str) -> dict[str, int]:
     found = {}
     for entry in snapshots.differences(world.store, EMPTY, root):
         found[str(entry["key"])] = int(decode_trusted(world.store.blob(entry["after"]))["n"])

@@ -24,11 +24,11 @@ from .weather import MS
 from .workload import Scheduling
 
 if TYPE_CHECKING:
-    from .world import World
+    from .world import SimWorld
 
 
 class Ticks:
-    def __init__(self, world: World) -> None:
+    def __init__(self, world: SimWorld) -> None:
         self._world = world
         workload = world.workload
         self._planned = workload.schedules() if isinstance(workload, Scheduling) else []

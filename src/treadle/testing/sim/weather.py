@@ -9,7 +9,7 @@ from treadle.store.members import LEASE_NS
 
 if TYPE_CHECKING:
     from .process import SimProcess
-    from .world import World
+    from .world import SimWorld
 
 MS: Final = 1_000_000
 SECOND: Final = 1_000 * MS
@@ -20,7 +20,7 @@ GONE_NS_MAX: Final = SECOND
 
 
 class Weather:
-    def __init__(self, world: World) -> None:
+    def __init__(self, world: SimWorld) -> None:
         self._world = world
         # How far the store's clock, by which leases go, was set forward.
         self.leases_ahead_ns = 0

@@ -121,7 +121,7 @@ class SimJob:
         return Item(self.run, receipt, blobs=self._blobs)
 
 
-class Workers:
+class SimWorkers:
     def __init__(self, process: SimProcess) -> None:
         self._process = process
         self._world = world = process.world

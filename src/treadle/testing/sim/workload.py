@@ -17,7 +17,7 @@ from treadle.work.job import Performer
 
 if TYPE_CHECKING:
     from .checks import RunLife
-    from .world import World
+    from .world import SimWorld
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,7 +42,7 @@ class Action:
 
 
 @dataclass(frozen=True, slots=True)
-class Fork:
+class ForkWanted:
     """A run that somebody wants to go on from another one."""
 
     at_ms: int
@@ -97,7 +97,7 @@ class Workload(Protocol):
         """Whether runs of this workflow never end (cells)."""
         ...
 
-    def check(self, world: World) -> None:
+    def check(self, world: SimWorld) -> None:
         """Called when all is quiet: asserts that every run ended as it should."""
         ...
 
@@ -114,7 +114,7 @@ class Limited(Protocol):
 class Forking(Protocol):
     """A workload some of whose runs are forked."""
 
-    def forks(self) -> list[Fork]:
+    def forks(self) -> list[ForkWanted]:
         """Which, and when; asked after the actions."""
         ...
 
@@ -158,7 +158,7 @@ class Housed(Protocol):
     # Applications whose code every process has.
     code: Sequence[App]
 
-    def begin(self, world: World) -> None:
+    def begin(self, world: SimWorld) -> None:
         """Puts all that it will ask for into the calendar."""
         ...
 

@@ -70,7 +70,7 @@ class SimOutcome:
         )
 
 
-class World:
+class SimWorld:
     def __init__(
         self, seed: int, workload: Workload, *, patience: int = LIVENESS_EVENTS_MAX, cores: int = 1
     ) -> None:
@@ -465,7 +465,7 @@ def simulate(
     from .drill import Drill
 
     workload = (make or Drill)(Random(seed ^ 0x5EED))
-    world = World(seed, workload, patience=patience, cores=cores)
+    world = SimWorld(seed, workload, patience=patience, cores=cores)
     faults = world.faults
     options = "".join(
         (
