@@ -3,30 +3,29 @@
 from __future__ import annotations
 
 import sys
+import threading
 from collections.abc import Callable
 from importlib import import_module
 from typing import Any
 
-from treadle.kernel.errors import TreadleError
+# `sys.path` is the whole process's, and work is done side by side.
+_importing = threading.Lock()
 
 
-def imported(name: str, base: str | None) -> Callable[..., Any]:
-    """The function that `module:function` names."""
+def imported(name: str, base: str | None, refusal: Callable[[str], Exception], /) -> Callable[..., Any]:
+    """The function that `module:function` names; `refusal` makes an error of what is not there."""
     module, _, attribute = name.partition(":")
-    path = [base] if base is not None and base not in sys.path else []
-    sys.path[:0] = path
-    try:
-        found = getattr(import_module(module), attribute, None)
-    except ImportError as error:
-        raise _not_found(f"cannot import {module}: {error}") from error
-    finally:
-        for entry in path:
-            sys.path.remove(entry)
+    with _importing:
+        path = [base] if base is not None and base not in sys.path else []
+        sys.path[:0] = path
+        try:
+            found = getattr(import_module(module), attribute, None)
+        except ImportError as error:
+            raise refusal(f"cannot import {module}: {error}") from error
+        finally:
+            for entry in path:
+                sys.path.remove(entry)
     if not callable(found):
-        raise _not_found(f"{module} has no function {attribute!r}")
+        raise refusal(f"{module} has no function {attribute!r}")
     result: Callable[..., Any] = found
     return result
-
-
-def _not_found(message: str) -> TreadleError:
-    return TreadleError(message, cls="user", code="FUNCTION_NOT_FOUND")

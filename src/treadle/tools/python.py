@@ -29,7 +29,7 @@ from .base import (
     unbase64,
 )
 from .functions import FunctionTool
-from .importing import imported
+from .imported import imported
 from .protocol import Outcome, ToolCall
 from .python_pool import ForeignAnswer, ProcessDied, PythonPool, PythonRequest
 from .registry import ToolRegistry
@@ -105,7 +105,10 @@ class PythonTool(ToolBase):
     async def _in_process(self, name: str, config: dict[str, Any], call: ToolCall) -> Outcome:
         function = self._callables.get(name)
         if function is None and ":" in name:
-            function = await asyncio.to_thread(imported, name, call.base)
+            found = await asyncio.to_thread(
+                imported, name, call.base, lambda said: BadConfig(f"callable {name!r}: {said}")
+            )
+            function = FunctionTool(f"python:{name}", found)
         if function is None:
             known = ", ".join(sorted(self._callables)) or "none"
             raise BadConfig(

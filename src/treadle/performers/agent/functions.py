@@ -71,7 +71,11 @@ class FunctionWork:
             return found
         if ":" not in name:
             raise StaysOpen(f"no function {name!r} is registered here; register it, or write module:function")
-        return imported(name, base)
+        return imported(name, base, _not_found)
+
+
+def _not_found(message: str) -> TreadleError:
+    return TreadleError(message, cls="user", code="FUNCTION_NOT_FOUND")
 
 
 def _handler(function: Function) -> Function:

@@ -14,9 +14,7 @@ from __future__ import annotations
 import inspect
 import json
 import os
-import sys
 from collections.abc import Awaitable, Callable, Mapping
-from importlib import import_module
 from typing import Any, Final, TypeVar
 
 from treadle.kernel.errors import LimitExceeded, TreadleError
@@ -26,6 +24,7 @@ from treadle.kernel.values import Value, copied, encode
 from treadle.lang.names import KnownNames
 from treadle.tools.base import too_large
 from treadle.tools.functions import aside, off_the_loop
+from treadle.tools.imported import imported
 from treadle.tools.portable import portable
 from treadle.tools.protocol import Outcome, ToolCall
 from treadle.tools.registry import FunctionTool, ToolRegistry, UnknownTool
@@ -439,21 +438,9 @@ def _registered(tools: ToolRegistry, name: str) -> Callable[..., Any] | None:
 
 def _imported(name: str, base: str | None) -> Callable[..., Any]:
     """`module:function`, looked for beside the definition's file too."""
-    module, sign, attribute = name.partition(":")
-    if not sign:
+    if ":" not in name:
         raise StaysOpen(f"no function {name!r} is registered; write module:function or register it")
-    path = [base] if base is not None and base not in sys.path else []
-    sys.path[:0] = path
-    try:
-        found = getattr(import_module(module), attribute, None)
-    except ImportError as error:
-        raise TransportFailed(f"cannot import {module}: {error}", code="PYTHON_IMPORT") from error
-    finally:
-        for entry in path:
-            sys.path.remove(entry)
-    if not callable(found):
-        raise TransportFailed(f"{module} has no function {attribute!r}", code="PYTHON_IMPORT")
-    result: Callable[..., Any] = found
+    result = imported(name, base, lambda said: TransportFailed(said, code="PYTHON_IMPORT"))
     if inspect.iscoroutinefunction(result):
         return result
 
