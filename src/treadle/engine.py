@@ -172,8 +172,6 @@ class Engine(
         if "agents" in self.__dict__:
             await self.agents.close()
         await self.worker.performers.close()
-        if "transports" in self.__dict__:
-            await self.transports.close()
         await self.tools.close()
 
     @cached_property

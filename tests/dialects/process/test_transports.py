@@ -351,10 +351,17 @@ async def test_nats_request_and_reply(engine: Engine, tmp_path: Path) -> None:
   - call: {{transport: nats, subject: sum, url: "{url}", payload: [1, 2, 3], into: r, timeout: 10s}}
   - call: {{transport: nats, subject: nobody, url: "{url}", on_failure: [{{set: {{state.e: {{$: error.code}}}}}}]}}
   - call: {{transport: nats, subject: refuse, url: "{url}", on_failure: [{{set: {{state.r: {{$: error.code}}}}}}]}}
+  - call: {{transport: nats, subject: sum, url: "nats://127.0.0.1:{free_port()}", on_failure: [{{set: {{state.c: {{$: error.code}}}}}}]}}
+  - call: {{transport: nats, subject: sum, url: "nats://", on_failure: [{{set: {{state.u: {{$: error.code}}}}}}]}}
   - complete: {{$: result.r.sum}}""",
         )
         assert shown["result"] == 6, shown["error"]
-        assert shown["state"] == {"e": "NO_RESPONDERS", "r": "409"}
+        assert shown["state"] == {
+            "e": "NO_RESPONDERS",
+            "r": "409",
+            "c": "NO_CONNECTION",
+            "u": "NO_CONNECTION",
+        }
         assert len(keys) == 1
         await client.close()
     finally:

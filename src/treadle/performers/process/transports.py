@@ -1,7 +1,7 @@
 """Performs the `call` intents of processes: one attempt, through the transport the step names.
 
 `http` and `graphql` go through the http tool, so they share its connections, its credentials and
-its protection; `nats` is request and reply; `python` calls a function, or runs code in the pool of
+its protection; `nats` is request and reply through the nats tool; `python` calls a function, or runs code in the pool of
 the python tool. Any other name is a function registered with `@engine.transport`, or a tool.
 
 A transport answers with a value or an error; retries are the machine's business (each is an intent
@@ -63,7 +63,6 @@ class Transports:
     def __init__(self, tools: ToolRegistry) -> None:
         self._tools = tools
         self._functions: dict[str, _Callable] = {}
-        self._nats: dict[str, Any] = {}
         self._built_in: dict[str, Send] = {
             "http": self._http,
             "graphql": self._graphql,
@@ -117,12 +116,6 @@ class Transports:
         if function := self._functions.get(name):
             return function.pure
         return name not in _OUTSIDE and self._tools.is_pure(name, params)
-
-    async def close(self) -> None:
-        """Closes the connections to NATS; tools are closed by their registry."""
-        clients, self._nats = list(self._nats.values()), {}
-        for client in clients:
-            await client.close()
 
     async def __call__(self, job: Job) -> Done:
         done = await self._send(job)
@@ -195,42 +188,33 @@ class Transports:
     # --- nats ---
 
     async def _request(self, params: dict[str, Any], job: Job) -> Done:
-        try:
-            import nats.errors
-        except ImportError as error:
-            raise StaysOpen("the transport nats needs a package: pip install 'treadle[nats]'") from error
         url = str(params.get("url") or os.environ.get("TREADLE_NATS") or NATS_URL)
         headers = {str(key): str(value) for key, value in (params.get("headers") or {}).items()}
         headers.setdefault("Idempotency-Key", job.idempotency_key)
         payload = params.get("payload")
-        body = payload if isinstance(payload, bytes) else json.dumps(portable(payload)).encode()
-        try:
-            client = await self._connected(url)
+        config = {
+            "operation": "request",
+            "url": url,
+            "subject": str(params["subject"]),
+            "payload": payload if isinstance(payload, bytes) else json.dumps(portable(payload)).encode(),
+            "headers": headers,
             # The engine's own time limit cancels this; without one, an answer is not awaited for ever.
-            reply = await client.request(
-                str(params["subject"]),
-                body,
-                timeout=NATS_TIMEOUT_S if job.intent.due_ns is None else 86400.0,
-                headers=headers,
-            )
-        except nats.errors.NoRespondersError:
-            raise TransportFailed(f"nobody answers on {params['subject']}", code="NO_RESPONDERS") from None
-        except nats.errors.TimeoutError:
-            return Done(status="timeout", error=_timed_out(f"no answer on {params['subject']}"))
-        except (nats.errors.Error, OSError, ValueError) as error:
+            "timeout": NATS_TIMEOUT_S if job.intent.due_ns is None else 86400.0,
+            "format": "bytes",
+        }
+        try:
+            outcome = await self._run("nats", config, job)
+        except UnknownTool as error:
+            raise StaysOpen(error.message) from error
+        except ValueError as error:
             raise TransportFailed(f"NATS at {url}: {error}", code="NO_CONNECTION") from error
-        answered = dict(reply.headers or {})
+        if outcome.error is not None:
+            return _nats_failed(outcome.error, config)
+        reply: Any = outcome.result
+        answered = reply["headers"]
         if problem := answered.get("Nats-Service-Error"):
             raise TransportFailed(problem, code=answered.get("Nats-Service-Error-Code") or "SERVICE_ERROR")
-        return Done(value=_parsed(reply.data))
-
-    async def _connected(self, url: str) -> Any:
-        from treadle.bus.nats_client import connected
-
-        client = self._nats.get(url)
-        if client is None or not client.is_connected:
-            client = self._nats[url] = await connected(url)
-        return client
+        return Done(value=_parsed(reply["data"]))
 
     # --- python and tools ---
 
@@ -451,6 +435,14 @@ def _imported(name: str, base: str | None) -> Callable[..., Any]:
 
 
 # --- errors ---------------------------------------------------------------------------------------
+
+
+def _nats_failed(error: Mapping[str, Any], config: Mapping[str, Any]) -> Done:
+    if error["kind"] == "timeout":
+        return Done(status="timeout", error=_timed_out(f"no answer on {config['subject']}"))
+    if error["code"] == "NATS_NoRespondersError":
+        raise TransportFailed(f"nobody answers on {config['subject']}", code="NO_RESPONDERS")
+    raise TransportFailed(f"NATS at {config['url']}: {error['message']}", code="NO_CONNECTION")
 
 
 def _timed_out(message: str) -> dict[str, Any]:
