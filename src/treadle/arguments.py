@@ -18,13 +18,13 @@ from treadle.kernel.model import (
     Started,
     disarmed,
     event_value,
-    make_reference,
     may_look_like_ours,
+    put_away,
 )
 from treadle.kernel.roles import CellMachine, has_role
 from treadle.kernel.showing import shown
 from treadle.kernel.tracing import OPTION, parse_traceparent
-from treadle.kernel.values import Value, digest_bytes, encode, to_value
+from treadle.kernel.values import Value, encode, to_value
 from treadle.lang.definition import Dialect
 from treadle.lang.handed import copied_from_caller, from_caller
 from treadle.lang.quota import check_priority
@@ -366,10 +366,10 @@ def externalised(given: CheckedInput, machine: Machine) -> tuple[Value, dict[str
         body = encode(value)
     if not machine.traits.large_input or len(body) <= PAYLOAD_INLINE_BYTES_MAX:
         return value, {}
-    checksum = digest_bytes(body)
+    blobs: dict[str, bytes] = {}
     # People see what is behind a reference that its dialect keeps for itself.
     hint = machine.dialect if machine.traits.large_data else None
-    return make_reference(checksum=checksum, size=len(body), schema_hint=hint), {checksum: body}
+    return put_away(body, blobs, schema_hint=hint), blobs
 
 
 def new_id() -> str:

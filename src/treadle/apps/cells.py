@@ -23,9 +23,9 @@ from treadle.dialects.reactive.shadow import History, shadow
 from treadle.dialects.reactive.shapes import Misfit
 from treadle.kernel.errors import PASSING, InputInvalid, TreadleError, UnknownWorkflow
 from treadle.kernel.limits import PAYLOAD_INLINE_BYTES_MAX
-from treadle.kernel.model import Domain, Patch, Started, is_reference, make_reference
+from treadle.kernel.model import Domain, Patch, Started, is_reference, put_away
 from treadle.kernel.showing import shown
-from treadle.kernel.values import Value, digest_bytes, encode
+from treadle.kernel.values import Value, encode
 from treadle.lang.duration import instant_text
 from treadle.runtime import deploys
 from treadle.runtime.commands import HANDED_ON, Handing, Operate
@@ -113,10 +113,10 @@ def _by_reference(item: Item) -> Item:
     assert isinstance(item.event, Domain)
     body = encode(item.event.value)
     if len(body) > PAYLOAD_INLINE_BYTES_MAX or is_reference(item.event.value):
-        digest, schema = digest_bytes(body), item.event.schema
-        reference = make_reference(checksum=digest, size=len(body), schema_hint=schema)
+        item.blobs = {}
+        schema = item.event.schema
+        reference = put_away(body, item.blobs, schema_hint=schema)
         item.event = Domain(schema=schema, value=reference, submission=item.event.submission)
-        item.blobs = {digest: body}
     return item
 
 

@@ -305,10 +305,7 @@ class Context(msgspec.Struct):
     def store(self, value: Value, *, schema_hint: str | None = None) -> dict[str, Any]:
         """Puts a payload away and gives its reference. It is named by its content, so storing is as pure
         as computing: the bytes are committed with the decision, and replay makes the same ones again."""
-        body = encode(value)
-        checksum = digest_bytes(body)
-        self.stored[checksum] = body
-        return make_reference(checksum=checksum, size=len(body), schema_hint=schema_hint)
+        return put_away(encode(value), self.stored, schema_hint=schema_hint)
 
 
 # A mapping with this key is data, whatever else it looks like.
@@ -377,6 +374,13 @@ def addressed(reference: Mapping[str, Any], payload: Value) -> Value:
         except (LookupError, TypeError) as error:
             raise BlobMissing(f"there is no {key!r} in the payload {reference['checksum']}") from error
     return payload
+
+
+def put_away(body: bytes, blobs: dict[str, bytes], *, schema_hint: str | None = None) -> dict[str, Any]:
+    """Puts a payload among others, under the name of its content, and gives the reference that stands in for it."""
+    checksum = digest_bytes(body)
+    blobs[checksum] = body
+    return make_reference(checksum=checksum, size=len(body), schema_hint=schema_hint)
 
 
 def make_reference(*, checksum: str, size: int, schema_hint: str | None = None) -> dict[str, Any]:

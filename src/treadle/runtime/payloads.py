@@ -28,9 +28,9 @@ from treadle.kernel.model import (
     addressed,
     disarmed,
     is_reference,
-    make_reference,
+    put_away,
 )
-from treadle.kernel.values import Value, decode_trusted, digest, digest_bytes, encode
+from treadle.kernel.values import Value, decode_trusted, digest, encode
 from treadle.store.protocol import Reads
 
 HIDDEN: Final = frozenset({"agent", "process", "payload"})
@@ -71,11 +71,7 @@ def lightened(event: Event, intent: OpenIntent | None, hint: str) -> tuple[Event
 
     def light(value: Value) -> Value:
         body = encode(value)
-        if len(body) <= PAYLOAD_INLINE_BYTES_MAX:
-            return value
-        checksum = digest_bytes(body)
-        blobs[checksum] = body
-        return make_reference(checksum=checksum, size=len(body), schema_hint=hint)
+        return value if len(body) <= PAYLOAD_INLINE_BYTES_MAX else put_away(body, blobs, schema_hint=hint)
 
     changed: dict[str, Value] = {}
     match event:

@@ -11,6 +11,7 @@ import concurrent.futures
 import logging
 from collections.abc import Callable, Mapping
 from contextlib import suppress
+from functools import partial
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
 import msgspec
@@ -18,9 +19,9 @@ import msgspec
 from treadle.kernel.brief import brief
 from treadle.kernel.errors import PASSING, EngineStopped, SecretMissing, TreadleError, ValueRefused
 from treadle.kernel.limits import PAYLOAD_INLINE_BYTES_MAX
-from treadle.kernel.model import Receipt, make_reference
+from treadle.kernel.model import Receipt, put_away
 from treadle.kernel.tracing import OPTION
-from treadle.kernel.values import Value, copied, decode_trusted, digest_bytes, encode, to_value
+from treadle.kernel.values import Value, copied, decode_trusted, encode, to_value
 from treadle.lang.handed import check_written
 from treadle.runtime.commands import CheckpointSaved, FrameSent, Progress
 from treadle.runtime.ports import Item, Work
@@ -194,15 +195,15 @@ class WorkerJob:
         return decode_trusted(body)
 
     async def store_blob(self, value: Value, *, schema_hint: str | None = None) -> dict[str, Any]:
-        body, digest = (
-            self._written(value) if self._threaded else await asyncio.to_thread(self._written, value)
-        )
-        self._blobs[digest] = body
-        return make_reference(checksum=digest, size=len(body), schema_hint=schema_hint)
+        write = partial(self._written, value, schema_hint)
+        reference, blobs = write() if self._threaded else await asyncio.to_thread(write)
+        self._blobs |= blobs
+        return reference
 
-    def _written(self, value: Value) -> tuple[bytes, str]:
+    def _written(self, value: Value, schema_hint: str | None) -> tuple[dict[str, Any], dict[str, bytes]]:
+        blobs: dict[str, bytes] = {}
         body = encode(self._worker.vault.redactor.value(value))
-        return body, digest_bytes(body)
+        return put_away(body, blobs, schema_hint=schema_hint), blobs
 
     async def load_definition(self) -> Any:
         found = self._worker.definitions.peek(self.definition) or await self._loaded()
@@ -258,9 +259,7 @@ class WorkerJob:
         if redactor.knows and (value := redactor.value(given)) is not given:
             body = encode(value)
         if len(body) > PAYLOAD_INLINE_BYTES_MAX:
-            digest = digest_bytes(body)
-            self._blobs[digest] = body
-            value = make_reference(checksum=digest, size=len(body))
+            value = put_away(body, self._blobs)
         receipt = Receipt(
             intent=self.intent.id,
             status=done.status,

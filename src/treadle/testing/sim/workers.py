@@ -15,8 +15,8 @@ import msgspec
 from treadle.bus.protocol import DEFAULT_POOL
 from treadle.kernel.errors import TreadleError
 from treadle.kernel.limits import PAYLOAD_INLINE_BYTES_MAX
-from treadle.kernel.model import Receipt, make_reference
-from treadle.kernel.values import Value, decode_trusted, digest_bytes, encode
+from treadle.kernel.model import Receipt, put_away
+from treadle.kernel.values import Value, decode_trusted, encode
 from treadle.runtime.commands import CheckpointSaved, FrameSent
 from treadle.runtime.ports import Item, Work
 from treadle.runtime.registry import Registry
@@ -81,10 +81,7 @@ class SimJob:
         return decode_trusted(self._blobs.get(digest) or self._process.world.store.blob(digest))
 
     async def store_blob(self, value: Value, *, schema_hint: str | None = None) -> dict[str, Any]:
-        body = encode(value)
-        digest = digest_bytes(body)
-        self._blobs[digest] = body
-        return make_reference(checksum=digest, size=len(body), schema_hint=schema_hint)
+        return put_away(encode(value), self._blobs, schema_hint=schema_hint)
 
     async def load_definition(self) -> Any:
         # A worker's own way to the store: what fails the core's connection does not fail this one.
@@ -107,9 +104,7 @@ class SimJob:
     def finish(self, done: Done) -> Item:
         value = done.value
         if len(body := encode(value)) > PAYLOAD_INLINE_BYTES_MAX:
-            digest = digest_bytes(body)
-            self._blobs[digest] = body
-            value = make_reference(checksum=digest, size=len(body))
+            value = put_away(body, self._blobs)
         receipt = Receipt(
             intent=self.intent.id,
             status=done.status,
