@@ -12,7 +12,6 @@ from typing import Any
 
 import pytest
 
-from treadle.cli import command
 from treadle.cli.command import Session
 from treadle.cli.output import Output
 from treadle.engine import Engine
@@ -95,12 +94,9 @@ async def test_ctrl_c_leaves_at_once(
 
 
 async def test_no_longer_than_the_limit(
-    tmp_path: Path,
-    session: Session,
-    capsys: pytest.CaptureFixture[str],
-    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path, session: Session, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(command, "LEAVE_S", 0)
+    session.leave_s = 0
     calls = Calls()
     async with asyncio.timeout(DEADLINE_S):
         async with session.started(make_engine(tmp_path / "t.db", calls)) as engine:

@@ -23,7 +23,6 @@ from treadle.kernel.errors import (
     StoreUnavailable,
     ValueRefused,
 )
-from treadle.store import postgres
 from treadle.store.open import has_store, migrate_store, open_store, shown
 from treadle.store.pipelines import Pipelined
 from treadle.store.postgres import PostgresDialect, PostgresStore
@@ -161,10 +160,9 @@ def test_what_a_commit_asks_for_is_read_on_its_own_connection_or_not_at_all(url:
 
 
 def test_a_commit_of_which_nothing_can_be_known_is_neither_done_nor_failed(
-    url: str, monkeypatch: pytest.MonkeyPatch
+    url: str,
 ) -> None:
-    monkeypatch.setattr(postgres, "_RECONNECT_S_MAX", 0.1)
-    dialect = Gone(url)
+    dialect = Gone(url, reconnect_s=0.1)
     store = _owner(dialect)
     dialect.cut, dialect.gone = "after", True
     with pytest.raises(CommitUnknown):
@@ -215,10 +213,9 @@ def test_a_commit_that_goes_on_and_whose_answer_is_lost_is_a_success_if_it_is_du
 
 
 def test_a_commit_that_goes_on_and_of_which_nothing_can_be_known_is_neither_done_nor_failed(
-    url: str, monkeypatch: pytest.MonkeyPatch
+    url: str,
 ) -> None:
-    monkeypatch.setattr(postgres, "_RECONNECT_S_MAX", 0.1)
-    dialect = GoneBesides(url)
+    dialect = GoneBesides(url, reconnect_s=0.1)
     store = _owner(dialect)
     dialect.cut, dialect.gone = "after", True
     commit = store.begin(Batch(records=[record(1, 1)]))

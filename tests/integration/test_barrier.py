@@ -221,15 +221,12 @@ async def test_every_member_has_to_have_the_new_code(pg_store: str) -> None:
         await two.publish(Add(key(0), 1))
 
 
-async def test_a_barrier_whose_driver_died_gives_way(pg_store: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    from treadle.apps import barrier
-
-    monkeypatch.setattr(barrier, "CLOSED_NS", 1_500_000_000)
+async def test_a_barrier_whose_driver_died_gives_way(pg_store: str) -> None:
     async with Engine(pg_store) as one, Engine(pg_store) as two:
         await shared(one, two)
         await one.publish(Add(key(0), 0))
         closing = {"app": "sums", "manifest": NEW.digest, "token": "t", "deploys": [], "do": "close"}
-        await one.operate("barrier", closing, home="sums")
+        await one.operate("barrier", {**closing, "closed_ns": 1_500_000_000}, home="sums")
         async with asyncio.timeout(60):
             for number in range(CELLS):
                 await two.publish(Add(key(number), number))

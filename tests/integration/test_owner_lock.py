@@ -15,7 +15,6 @@ import pytest
 
 from treadle import sync
 from treadle.engine import Engine
-from treadle.host import bridge
 from treadle.store.owner import OwnerLock
 from treadle.testing import toy
 
@@ -56,15 +55,15 @@ def test_a_child_that_outlives_the_owner_keeps_nobody_from_the_store(tmp_path: P
 
 
 async def test_a_guest_that_gets_no_answer_says_whom_it_waits_for(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr(bridge, "PATIENCE_S", 0.05)
     path = tmp_path / "t.db"
     async with Engine(f"sqlite:///{path}"):
         pass
     held = OwnerLock(path)  # of a process that hangs: this one, for the test
     assert held.acquire()
     guest = Engine(f"sqlite:///{path}")
+    guest._bridge.patience_s = 0.05
     toy.install(guest)
     async with guest:
         assert not guest.owns
@@ -80,7 +79,7 @@ async def test_a_guest_that_gets_no_answer_says_whom_it_waits_for(
                         break
                     await asyncio.sleep(0.01)
             await asyncio.sleep(0)
-        rounds = (time.monotonic() - began) / bridge.PATIENCE_S
+        rounds = (time.monotonic() - began) / guest._bridge.patience_s
         assert caplog.text.count("owns this store") <= rounds + 1, "said once for all who wait"
         held.release()
         await asyncio.gather(*asking)

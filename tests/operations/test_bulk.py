@@ -95,7 +95,7 @@ async def test_runs_are_retried_in_bulk(engine: Engine, http: httpx.AsyncClient,
 
 
 async def test_what_somebody_began_who_died_is_gone_on_with_and_changes_nothing_twice(
-    engine: Engine, http: httpx.AsyncClient, door: set[str], monkeypatch: pytest.MonkeyPatch
+    engine: Engine, http: httpx.AsyncClient, door: set[str]
 ) -> None:
     """The first dies after its chunk is done and before it says so."""
     ids = await stalled(engine, http, 3)
@@ -108,8 +108,7 @@ async def test_what_somebody_began_who_died_is_gone_on_with_and_changes_nothing_
         assert await (await engine.run(id)).result(PATIENCE_S) == "in"
     other = BulkWork(engine)
     assert not await other.step(), "it is held"
-    monkeypatch.setattr(bulks, "HELD_NS", 0)
-    await engine.operate(bulks.KIND, {"op": "take", "holder": "one who dies"})
+    await engine.operate(bulks.KIND, {"op": "take", "holder": "one who dies", "held_ns": 0})
     row = await ended(http, job, other)
     assert (row["status"], row["done"], row["failed"]) == ("completed", 3, 0)
     late = {

@@ -111,7 +111,7 @@ def perform(
     match body["do"]:
         case "close":
             _check_open(desk, name, body["token"])
-            until = desk.clock.now_ns() + CLOSED_NS
+            until = desk.clock.now_ns() + int(body.get("closed_ns", CLOSED_NS))
             data = {"op": "close", "token": body["token"], "until_ns": until}
             return cells.govern(desk, current(name) or code(body["manifest"]), data, asked)
         case "settle":

@@ -119,12 +119,12 @@ class LocalBus(WorkQueues, BusView):
     def gather_fresh(self) -> None:
         """From now on what comes to wait is remembered until `fresh` is asked; what waits already, too."""
         with self._lock:
-            self._fresh = deque((e for e in self._entries.values() if e.waits), maxlen=self._queue_max)
+            self._fresh = deque((e for e in self._entries.values() if e.waits), maxlen=self.queue_max)
 
     def fresh(self) -> list[tuple[str, str, str, int]]:
         """What came to wait since the last time, and still does: run, intent, pool, attempts."""
         with self._lock:
-            gathered, self._fresh = self._fresh, deque(maxlen=self._queue_max)
+            gathered, self._fresh = self._fresh, deque(maxlen=self.queue_max)
             return [entry.ticket for entry in gathered or () if entry.waits]
 
     def still_waiting(self, pools: Collection[str], limit: int) -> list[tuple[str, str, str, int]]:

@@ -134,7 +134,7 @@ class WorkQueues:
     """Any thread may call; nothing blocks."""
 
     def __init__(self, *, queue_max: int, again: Callable[[list[str]], None]) -> None:
-        self._queue_max = queue_max
+        self.queue_max = queue_max
         # Asked to offer the open work of these runs again.
         self._again = again
         # Told, on whatever thread, that there is new work.
@@ -184,7 +184,7 @@ class WorkQueues:
                     continue
                 pool = work.intent.pool or DEFAULT_POOL
                 queue = self._queues.get((pool, lane)) or self._queue(pool, lane)
-                if queue.waiting >= self._queue_max:
+                if queue.waiting >= self.queue_max:
                     self._beyond.setdefault(pool, {})[work.run] = None
                     continue
                 self._number += 1
@@ -399,9 +399,9 @@ class WorkQueues:
     def _room(self, queue: WorkQueue) -> list[str]:
         """Runs whose work found no room in the pool, as many as have room now."""
         beyond = self._beyond.get(queue.pool)
-        if not beyond or queue.waiting > self._queue_max // 2:
+        if not beyond or queue.waiting > self.queue_max // 2:
             return []
-        runs = list(beyond)[: self._queue_max - queue.waiting]
+        runs = list(beyond)[: self.queue_max - queue.waiting]
         for run in runs:
             del beyond[run]
         if not beyond:

@@ -131,6 +131,8 @@ class Session:
     server: ServerAddress | None = None
     # The form of `--log`, if it was given: then standard error holds such lines and nothing else.
     log: Form | None = None
+    # How long work of other runs may take that is in hand when the command is done.
+    leave_s: int = LEAVE_S
 
     @property
     def stopped(self) -> str:
@@ -237,11 +239,11 @@ class Session:
         named = [f"{work.run} ({work.intent.kind} {work.intent.name})" for work in held[:NAMED_MAX]]
         more = f" and {len(held) - NAMED_MAX} more" if len(held) > NAMED_MAX else ""
         told = f"{escape(', '.join(named))}{more}"
-        self.out.note(f"[dim]done; finishing work of other runs first, at most {LEAVE_S} s: {told}[/]")
+        self.out.note(f"[dim]done; finishing work of other runs first, at most {self.leave_s} s: {told}[/]")
         task = asyncio.current_task()
         assert task is not None
         try:
-            if not await engine.worker.finish(LEAVE_S):
+            if not await engine.worker.finish(self.leave_s):
                 self.out.note("[dim]not finished in time; whoever drives those runs on does it again[/]")
         except asyncio.CancelledError:
             task.uncancel()  # Ctrl-C: leave at once. What this command was for is done.

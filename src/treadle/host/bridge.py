@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from treadle.bus.local import LocalBus
 from treadle.kernel.errors import EngineStopped, TreadleError, Unsupported
-from treadle.kernel.limits import POOL_QUEUE_MAX, Limits
+from treadle.kernel.limits import Limits
 from treadle.kernel.model import Receipt
 from treadle.runtime import pools
 from treadle.runtime.commands import Command, Elsewhere, Operate, Operations, Write
@@ -104,7 +104,7 @@ class Bridge:
         self.signer: Signer | None = None
         # What leases of work are sealed with; the store's.
         self.work_key = b""
-        self.bus = LocalBus(SystemClock(), queue_max=POOL_QUEUE_MAX, again=self._offer_again)
+        self.bus = LocalBus(SystemClock(), again=self._offer_again)
         self.watching, self._asking = Watching(self), Asking(self)
         self.wants_news = self.watching.hears
         self._clock, self.meter = clock, CoreMeter()
@@ -123,7 +123,7 @@ class Bridge:
         # Whether this is a child forked from the process that opened the engine: it has none of its threads.
         self.is_forked, self._pid = False, os.getpid()
         self._failure: BaseException | None = None
-        self._said_waiting = -PATIENCE_S
+        self.patience_s, self._said_waiting = PATIENCE_S, -PATIENCE_S
         self._started = False
         self._unanswered: set[asyncio.Future[Any] | concurrent.futures.Future[Any]] = set()
 
@@ -407,7 +407,7 @@ class Bridge:
 
     async def _be_patient(self, future: asyncio.Future[Any]) -> None:
         """As a guest: waits for the owner, and says for whom if that takes long."""
-        while not (await asyncio.wait([future], timeout=PATIENCE_S))[0]:
+        while not (await asyncio.wait([future], timeout=self.patience_s))[0]:
             if self.member is not None:
                 self._say_waiting("the member that decides this has not answered yet")
             elif self.core is None and self._lock is not None:
@@ -415,7 +415,7 @@ class Bridge:
 
     def _say_waiting(self, what: str) -> None:
         """Once for all who wait: a thousand calls wait for one owner."""
-        if (now := time.monotonic()) - self._said_waiting >= PATIENCE_S:
+        if (now := time.monotonic()) - self._said_waiting >= self.patience_s:
             self._said_waiting = now
             log.warning("waiting for an answer: %s", what)
 

@@ -19,7 +19,9 @@ from treadle.store.owner import OwnerLock
 from treadle.store.protocol import Reads
 
 
-def examine(url: str, *, deep: bool = False, tell: doctor.Tell | None = None) -> dict[str, Any]:
+def examine(
+    url: str, *, deep: bool = False, tell: doctor.Tell | None = None, pace: doctor.DoctorPace = doctor.PACE
+) -> dict[str, Any]:
     """How a store is: `ok`, the `problems` that make it not so, and remarks on what waits for whom."""
     path = None if is_postgres(url) else store_path(url)
     if (path is None and not is_postgres(url)) or not has_store(url):
@@ -32,7 +34,8 @@ def examine(url: str, *, deep: bool = False, tell: doctor.Tell | None = None) ->
         }
     owner = _owner(path) if path is not None else None
     with closing(read_store(url)) as reads:
-        return report(reads, Library(Dialects()).registry(reads), url, owner, deep=deep, tell=tell)
+        registry = Library(Dialects()).registry(reads)
+        return report(reads, registry, url, owner, deep=deep, tell=tell, pace=pace)
 
 
 def report(
@@ -43,11 +46,12 @@ def report(
     *,
     deep: bool = False,
     tell: doctor.Tell | None = None,
+    pace: doctor.DoctorPace = doctor.PACE,
 ) -> dict[str, Any]:
     """What the doctor says of a store that `owner` drives, if anybody does."""
     newest = newest_schema(url)
     current = reads.schema_version >= newest
-    found = doctor.examine(reads, registry, deep=deep, tell=tell, current=current)
+    found = doctor.examine(reads, registry, deep=deep, tell=tell, current=current, pace=pace)
     runs, inbox, due = reads.run_count(), len(reads.inbox(10_000)), reads.timer_next()
     # An idle cell is `running` too; what counts is work that nobody does.
     unattended = len(reads.working(after_no=0, limit=10_000))

@@ -38,8 +38,9 @@ class Readers:
     """The readers of one engine. To an onlooker a store that is not there yet is an empty one, and
     stays away; one that was replaced is read in its new form. To everybody else it is an error."""
 
-    def __init__(self, place: Place, *, onlooker: bool) -> None:
+    def __init__(self, place: Place, *, onlooker: bool, away_s: float = AWAY_S) -> None:
         self._place = place
+        self._away_s = away_s
         self._onlooker = onlooker
         self._short = concurrent.futures.ThreadPoolExecutor(
             SHORT_THREADS, thread_name_prefix="treadle-reader"
@@ -120,7 +121,7 @@ class Readers:
         try:
             return self._ask(question)
         except ConnectionLost as error:
-            self._away, self._away_until = error.message, time.monotonic() + AWAY_S
+            self._away, self._away_until = error.message, time.monotonic() + self._away_s
             raise
 
     def _ask(self, question: Callable[[Reads], T]) -> T:

@@ -120,7 +120,7 @@ def perform(desk: Desk, body: dict[str, Value]) -> BulkDocument | BulkChunk | bo
         case "accept":
             return _accept(desk, body)
         case "take":
-            return _take(desk, str(body["holder"]))
+            return _take(desk, str(body["holder"]), int(body.get("held_ns", HELD_NS)))
         case "advance":
             return _advance(desk, body)
         case "stop":
@@ -152,13 +152,13 @@ def _accept(desk: Desk, body: dict[str, Value]) -> BulkDocument:
     return row.shown()
 
 
-def _take(desk: Desk, holder: str) -> BulkChunk | None:
+def _take(desk: Desk, holder: str, held_ns: int) -> BulkChunk | None:
     """The next chunk of the oldest job that nobody else is at; None if there is none."""
     now = desk.clock.now_ns()
     for row in reversed(all_of(desk.store)):
         if row.status != "running" or (row.holder != holder and row.until_ns > now):
             continue
-        row.holder, row.until_ns = holder, now + HELD_NS
+        row.holder, row.until_ns = holder, now + held_ns
         _write(desk, row)
         return {
             "id": row.id,

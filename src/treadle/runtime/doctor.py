@@ -12,6 +12,8 @@ import time
 from collections.abc import Callable
 from typing import Final, TypedDict
 
+import msgspec
+
 from treadle.kernel.errors import TreadleError
 from treadle.kernel.model import ENGINE_KINDS, TERMINAL
 from treadle.lang.duration import instant_text
@@ -23,15 +25,10 @@ from .registry import Registry
 from .stuck import why_stuck
 from .undecided import is_lasting
 
-BUDGET_S: Final = 10.0
 PAGE: Final = 200
 SHOWN_MAX: Final = 100
-# Work that is open for so long is told of: nobody may be at it, or it hangs.
-OPEN_LONG_S: Final = 600.0
 # A clock that is further from the store's is told of.
 SKEW_NS_MAX: Final = 2 * 10**9
-# How often whoever waits is told how far it came.
-TELL_S: Final = 0.2
 
 Tell = Callable[[dict[str, int]], None]
 
@@ -74,10 +71,24 @@ class Examination(TypedDict):
     checked: dict[str, int]
 
 
+class DoctorPace(msgspec.Struct, frozen=True, kw_only=True):
+    """How long the doctor takes, and what counts as long."""
+
+    # For a look that is not deep.
+    budget_s: float = 10.0
+    # How often whoever waits is told how far it came.
+    tell_s: float = 0.2
+    # Work that is open for so long is told of: nobody may be at it, or it hangs.
+    open_long_s: float = 600.0
+
+
+PACE: Final = DoctorPace()
+
+
 class _Report:
-    def __init__(self, deep: bool, tell: Tell | None) -> None:
-        self._tell, self._told = tell, time.monotonic()
-        self.until = None if deep else time.monotonic() + BUDGET_S
+    def __init__(self, deep: bool, tell: Tell | None, pace: DoctorPace) -> None:
+        self._tell, self._tell_s, self._told = tell, pace.tell_s, time.monotonic()
+        self.until = None if deep else time.monotonic() + pace.budget_s
         self.damaged: list[Damage] = []
         # What is no damage, and does not go away by itself.
         self.findings: list[Finding] = []
@@ -86,7 +97,7 @@ class _Report:
         self.current = True
 
     def tired(self) -> bool:
-        if self._tell is not None and time.monotonic() - self._told >= TELL_S:
+        if self._tell is not None and time.monotonic() - self._told >= self._tell_s:
             self._told = time.monotonic()
             self._tell(dict(self.checked))
         self.partial = self.partial or (self.until is not None and time.monotonic() > self.until)
@@ -104,12 +115,18 @@ class _Report:
 
 
 def examine(
-    reads: Reads, registry: Registry, *, deep: bool = False, tell: Tell | None = None, current: bool = True
+    reads: Reads,
+    registry: Registry,
+    *,
+    deep: bool = False,
+    tell: Tell | None = None,
+    current: bool = True,
+    pace: DoctorPace = PACE,
 ) -> Examination:
     """`problems` in words, `damaged` and other `findings` one by one with what to do, work that is `open_long`, and how much was
     `checked`. `tell` hears now and then how far it came."""
     problems = reads.check()
-    report = _Report(deep, tell)
+    report = _Report(deep, tell, pace)
     report.current = current
     _clock(reads, report)
     if current:  # an earlier schema has not all of the tables
@@ -125,7 +142,7 @@ def examine(
         "problems": problems,
         "damaged": report.damaged,
         "findings": report.findings,
-        "open_long": _open_long(reads, registry),
+        "open_long": _open_long(reads, registry, pace.open_long_s),
         "checked": {**report.checked, "all": not report.partial},
     }
 
@@ -151,7 +168,7 @@ def _orphans(reads: Reads, report: _Report) -> None:
         report.find("table", table, told, "treadle gc removes them")
 
 
-def _open_long(reads: Reads, registry: Registry) -> list[OpenLong]:
+def _open_long(reads: Reads, registry: Registry, open_long_s: float) -> list[OpenLong]:
     """Work that was handed out, or should have been, long ago and is not finished; the oldest first."""
     now_ns, found = time.time_ns(), []
     for row in reads.working(after_no=0, limit=PAGE):
@@ -160,7 +177,7 @@ def _open_long(reads: Reads, registry: Registry) -> list[OpenLong]:
         except TreadleError:
             continue  # it is among the damaged
         for intent in opened:
-            if intent.kind not in ENGINE_KINDS and now_ns - intent.at_ns >= OPEN_LONG_S * 10**9:
+            if intent.kind not in ENGINE_KINDS and now_ns - intent.at_ns >= open_long_s * 10**9:
                 found.append((intent.at_ns, row, intent))
     found.sort(key=lambda one: one[0])
     return [

@@ -61,7 +61,7 @@ CHANNEL: Final = "treadle"
 SHARDS: Final = 64
 _STATEMENT_MS_MAX: Final = 30_000
 _CONNECT_S: Final = 5
-_RECONNECT_S_MAX: Final = 5.0
+RECONNECT_S: Final = 5.0
 _POLL_S: Final = 0.5
 # How long a listener waits before it looks whether it should end; how often one that hears nothing looks.
 _HEAR_S: Final = 0.5
@@ -103,7 +103,9 @@ class PostgresDialect(Tended):
         mark="SELECT pg_snapshot_xmin(pg_current_snapshot())::text::bigint", column="tx", found=">="
     )
 
-    def __init__(self, url: str) -> None:
+    def __init__(self, url: str, *, reconnect_s: float = RECONNECT_S) -> None:
+        # How long a server that went away is waited for.
+        self.reconnect_s = reconnect_s
         parts = urlsplit(url)
         options = dict(parse_qsl(parts.query, keep_blank_values=True))
         self._prepare = options.pop("prepare", "no") == "yes"
@@ -286,7 +288,7 @@ class PostgresReads(SqlReads):
         """Connects, waiting a while for the server."""
         if self._inside:
             raise ConnectionLost(f"{self._dialect.place} went away in the middle of a transaction")
-        pause, until = 0.05, time.monotonic() + _RECONNECT_S_MAX
+        pause, until = 0.05, time.monotonic() + self._dialect.reconnect_s
         while True:
             with contextlib.suppress(Exception):
                 self._connection.close()

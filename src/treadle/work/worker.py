@@ -98,8 +98,11 @@ class Worker:
         only: Callable[[Work], bool] | None = None,
         name: str = RESIDENT,
         tracer: Tracer | None = None,
+        stalled_s: float = STALLED_S,
     ) -> None:
         self.name = name
+        # A lane that is full and does not move for so long says so.
+        self.stalled_s = stalled_s
         # Who tells of the work that is done here, if anybody is told.
         self.tracer = tracer
         self.bus = bus
@@ -412,11 +415,11 @@ class Worker:
         if ended != self._ended:
             ended, since = self._ended, time.monotonic()
         still = self._lane.tend()
-        if still is not None and still >= STALLED_S:
+        if still is not None and still >= self.stalled_s:
             self._tell("functions", self._lane.busy, self._lane.waiting)
         waiting = self.bus.waiting_in(COROUTINES)
         full = len(self._tasks) >= self.concurrency and waiting > 0
-        if full and time.monotonic() - since >= STALLED_S:
+        if full and time.monotonic() - since >= self.stalled_s:
             now = time.monotonic()
             held = [(work, now - self._begun.get(work.intent.id, now)) for work in self._awaited()]
             self._tell("coroutines", sorted(held, key=lambda pair: -pair[1]), waiting)

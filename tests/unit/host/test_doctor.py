@@ -13,6 +13,7 @@ import pytest
 
 from treadle.engine import Engine
 from treadle.host.checkup import examine
+from treadle.runtime.doctor import DoctorPace
 
 DEADLINE_S = 30.0
 FLOW = "dialect: process\nname: p\nversion: 1.0.0\nsteps: [{await: {signal: go, into: g}}, {complete: account-AAAA}]\n"
@@ -82,14 +83,13 @@ async def test_a_damaged_snapshot_is_found(tmp_path: Path) -> None:
     assert (damage["id"], damage["code"]) == ("r", "JOURNAL_CORRUPT")
 
 
-async def test_the_doctor_says_how_far_it_came(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    url = await made(tmp_path)
-    monkeypatch.setattr("treadle.runtime.doctor.BUDGET_S", -1.0)
-    found = examine(url)
+async def test_the_doctor_says_how_far_it_came(tmp_path: Path) -> None:
+    url, hurried = await made(tmp_path), DoctorPace(budget_s=-1.0)
+    found = examine(url, pace=hurried)
     assert found["ok"]
     assert not found["checked"]["all"]
     assert any("--deep" in remark for remark in found["remarks"])
-    assert examine(url, deep=True)["checked"]["all"]
+    assert examine(url, deep=True, pace=hurried)["checked"]["all"]
 
 
 async def test_the_doctor_brings_no_store_up_to_date(tmp_path: Path) -> None:
@@ -102,9 +102,9 @@ async def test_the_doctor_brings_no_store_up_to_date(tmp_path: Path) -> None:
 
 
 async def test_work_that_is_open_for_long_is_named_with_its_step_and_what_to_do(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path,
 ) -> None:
-    url = f"sqlite:///{tmp_path}/t.db"
+    url, soon = f"sqlite:///{tmp_path}/t.db", DoctorPace(open_long_s=0.0)
     (tmp_path / "f.yaml").write_text(
         'metadata: {name: f, version: "1"}\nworkflow: [{step: pay, tool: {kind: shell, cmd: "true"}}]\n'
     )
@@ -113,25 +113,23 @@ async def test_work_that_is_open_for_long_is_named_with_its_step_and_what_to_do(
     async with engine:
         await engine.start("f", id="r1")
         assert (await engine.doctor())["open_long"] == [], "it has only just been asked for"
-        monkeypatch.setattr("treadle.runtime.doctor.OPEN_LONG_S", 0.0)
-        (work,) = (await engine.doctor())["open_long"]
+        (work,) = examine(url, pace=soon)["open_long"]
         assert (work["run"], work["workflow"], work["step"], work["kind"]) == ("r1", "f", "pay", "step")
         assert work["since"].endswith("Z")
-        told = " ".join(examine(url)["remarks"])
+        told = " ".join(examine(url, pace=soon)["remarks"])
         assert f"r1: pay (step) is open since {work['since']}; process {os.getpid()} should be at it" in told
         assert "treadle logs r1" in told
         assert "treadle cancel r1" in told
-    found = examine(url)
+    found = examine(url, pace=soon)
     assert found["ok"], "a run that waits is no damage"
     assert any(remark.endswith("nobody is at it: treadle resume r1") for remark in found["remarks"])
 
 
 async def test_whoever_waits_is_told_how_far_the_doctor_came(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path,
 ) -> None:
     url = await made(tmp_path)
-    monkeypatch.setattr("treadle.runtime.doctor.TELL_S", 0.0)
     told: list[dict[str, int]] = []
-    examine(url, deep=True, tell=told.append)
+    examine(url, deep=True, tell=told.append, pace=DoctorPace(tell_s=0.0))
     assert told[-1]["runs"] >= 1
     assert told == sorted(told, key=lambda counts: sum(counts.values()))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import threading
 from collections.abc import Iterator
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -18,9 +19,14 @@ TIMEOUT_S = 60
 
 
 @pytest.fixture
-def readers(tmp_path: Path) -> Iterator[Readers]:
-    place = Place.of(f"sqlite:///{tmp_path / 't.db'}")
-    place.open().close()
+def place(tmp_path: Path) -> Place:
+    found = Place.of(f"sqlite:///{tmp_path / 't.db'}")
+    found.open().close()
+    return found
+
+
+@pytest.fixture
+def readers(place: Place) -> Iterator[Readers]:
     found = Readers(place, onlooker=False)
     yield found
     found.close()
@@ -41,13 +47,13 @@ def test_what_a_store_refuses_to_one_reader_is_not_told_to_the_next(readers: Rea
 
 
 def test_a_store_that_did_not_answer_is_not_asked_again_at_once(
-    readers: Readers, monkeypatch: pytest.MonkeyPatch
+    place: Place,
 ) -> None:
-    monkeypatch.setattr("treadle.host.readers.AWAY_S", 600.0)
-    with pytest.raises(ConnectionLost):
-        readers.submit(_away).result(TIMEOUT_S)
-    with pytest.raises(ConnectionLost):
-        readers.submit(lambda reads: reads.runs()).result(TIMEOUT_S)
+    with closing(Readers(place, onlooker=False, away_s=600.0)) as readers:
+        with pytest.raises(ConnectionLost):
+            readers.submit(_away).result(TIMEOUT_S)
+        with pytest.raises(ConnectionLost):
+            readers.submit(lambda reads: reads.runs()).result(TIMEOUT_S)
 
 
 async def test_everybody_who_asks_at_once_gets_their_own_answer(readers: Readers) -> None:

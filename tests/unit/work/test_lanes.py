@@ -214,11 +214,11 @@ async def test_a_cancelled_run_frees_the_thread_of_its_function(tmp_path, gate):
 
 
 @pytest.mark.parametrize("lane", ["functions", "coroutines"])
-async def test_a_lane_that_is_full_of_hung_work_says_so(tmp_path, gate, lane, monkeypatch, caplog):
-    monkeypatch.setattr("treadle.work.worker.STALLED_S", 0.2)
+async def test_a_lane_that_is_full_of_hung_work_says_so(tmp_path, gate, lane, caplog):
     kind = "hang" if lane == "functions" else "ahang"
     opened = asyncio.Event()
     engine = make(tmp_path, flow("hang", f"{{kind: {kind}}}"), threads=2, concurrency=2)
+    engine.worker.stalled_s = 0.2
 
     @engine.tool("hang")
     def hang() -> None:

@@ -120,11 +120,12 @@ workflow:
 
 
 async def test_work_beyond_the_bound_of_its_pool_stays_open_and_is_done_later(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path,
 ) -> None:
-    monkeypatch.setattr("treadle.host.bridge.POOL_QUEUE_MAX", 4)
     (tmp_path / "flow.yaml").write_text(LOOP)
-    async with Engine(f"sqlite:///{tmp_path}/t.db", concurrency=1, threads=1) as engine:
+    engine = Engine(f"sqlite:///{tmp_path}/t.db", concurrency=1, threads=1)
+    engine.worker.bus.queue_max = 4
+    async with engine:
         engine.deploy(str(tmp_path / "flow.yaml"))
         run = await engine.start("many")
         await run.result(timeout=60)
