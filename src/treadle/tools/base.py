@@ -44,6 +44,7 @@ class ToolBase(ABC):
 
     kind = ""
     idempotent = False
+    sync = False
     times_itself = False
     timeout_kind = "timeout"
 

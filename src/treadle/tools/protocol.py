@@ -123,3 +123,9 @@ class Tool(Protocol):
     async def close(self) -> None:
         """Frees connections and processes."""
         ...
+
+
+def is_sync(tool: Tool) -> bool:
+    """Whether its `run` never suspends, so that a worker thread may drive it (`sync = True`). Ours all say; one from
+    outside need not."""
+    return bool(getattr(tool, "sync", False))

@@ -18,7 +18,7 @@ from treadle.dialects.playbook.pipeline import told_when_done
 from treadle.kernel.errors import SecretMissing, TreadleError
 from treadle.kernel.model import OpenIntent
 from treadle.secrets.providers import Secrets
-from treadle.tools.protocol import Tool
+from treadle.tools.protocol import Tool, is_sync
 from treadle.tools.registry import UnknownTool
 from treadle.work.job import Done, Job, StaysOpen
 
@@ -182,4 +182,4 @@ class PipelinePerformer:
             tool = self._tools.get(task.kind, task.config.value_if_constant)
         except TreadleError:
             return False
-        return bool(getattr(tool, "sync", False))
+        return is_sync(tool)

@@ -44,7 +44,7 @@ from treadle.kernel.limits import INT_MAX, INT_MIN, PAYLOAD_INLINE_BYTES_MAX
 from treadle.kernel.model import INERT, addressed, disarmed, is_reference, may_look_like_ours
 from treadle.kernel.values import Value, copied, encode
 from treadle.tools.functions import FunctionTool, in_a_loop
-from treadle.tools.protocol import Outcome, Tool, ToolCall
+from treadle.tools.protocol import Outcome, Tool, ToolCall, is_sync
 from treadle.tools.registry import UnknownTool
 from treadle.work.job import Done, Job, StaysOpen, is_revoked
 
@@ -297,7 +297,7 @@ class PipelineRun:
             tool = self.tools.get(task.kind, config)
         except UnknownTool as error:
             raise StaysOpen(error.message) from error
-        outside = not getattr(tool, "sync", False)
+        outside = not is_sync(tool)
         if self.saving.dirty or (outside and self.saving.tells_at_once):
             repeatable = self.tools.is_idempotent(task.kind, config)
             await self.saving.before(pipe, durable=not repeatable, outside=outside)

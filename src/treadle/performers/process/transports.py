@@ -26,7 +26,7 @@ from treadle.tools.base import too_large
 from treadle.tools.functions import aside, off_the_loop
 from treadle.tools.imported import imported
 from treadle.tools.portable import portable
-from treadle.tools.protocol import Outcome, ToolCall
+from treadle.tools.protocol import Outcome, ToolCall, is_sync
 from treadle.tools.registry import FunctionTool, ToolRegistry, UnknownTool
 from treadle.tools.results import ResultTooLarge, kept
 from treadle.work.job import Done, Job, StaysOpen, is_revoked
@@ -103,7 +103,7 @@ class Transports:
         if name in self._built_in:
             return False
         try:
-            return bool(getattr(self._tools.get(name), "sync", False))
+            return is_sync(self._tools.get(name))
         except UnknownTool:
             return False
 
