@@ -268,9 +268,6 @@ class WorkQueues:
             waiting += queue.waiting
         return waiting
 
-    def held_in(self, lane: str) -> int:
-        return sum([queue.held for queue in self._lanes.get(lane, ())])
-
     def is_idle(self, lane: str) -> bool:
         """Whether nothing waits in a lane of the resident's, and it has nothing of it in hand."""
         busy = 0

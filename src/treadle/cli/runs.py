@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from treadle.draw import FORMATS
+
 from . import completing, finding, inputs
 from .command import RUN, App, Commands, Session
 from .driving import drive
@@ -374,8 +376,8 @@ async def graph(
         str | None,
         typer.Option(
             "--format",
-            metavar="svg|mermaid|png|dot",
-            autocompletion=completing.one_of("svg", "mermaid", "png", "dot"),
+            metavar="|".join(FORMATS),
+            autocompletion=completing.one_of(*FORMATS),
             help="Default: by the file's suffix, else svg.",
             show_default=False,
         ),
@@ -394,7 +396,7 @@ async def graph(
     """Draw a definition, or a run with its tokens and states."""
     from dataclasses import asdict
 
-    from treadle.draw.formats import FORMATS, render
+    from treadle.draw.formats import render
 
     wanted = format or {".png": "png", ".dot": "dot", ".gv": "dot", ".mmd": "mermaid"}.get(
         output.suffix.lower() if output else "", "svg"

@@ -13,12 +13,12 @@ from typing import Final
 from treadle.kernel.errors import Unsupported
 from treadle.lang.graph import Edge, Graph, Node
 
+from . import FORMATS
 from .layout import complete
 from .svg import edge_text, svg
 
-__all__ = ["FORMATS", "dot", "mermaid", "png", "render", "svg"]
+__all__ = ["dot", "mermaid", "png", "render", "svg"]
 
-FORMATS: Final = ("svg", "mermaid", "png", "dot")
 PNG_PIXELS_MAX: Final = 16_000.0
 
 _PLAIN_ID = re.compile(r"[A-Za-z][A-Za-z0-9_]*\Z")

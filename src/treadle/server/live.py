@@ -25,7 +25,6 @@ from .problems import RequestRefused
 
 MEDIA_TYPE: Final = "text/event-stream"
 STREAMS_MAX: Final = 2000
-BEHIND_S: Final = 30
 _COMMENT_S: Final = 15
 _CHANGES_S: Final = 0.25
 

@@ -52,10 +52,12 @@ def test_the_resident_takes_from_its_lane_and_is_told_at_once() -> None:
     bus.offer([*works("a", "b"), work("c", pool="gpu")])
     assert resident.told == [{"lane": 2, OTHERS: 1}]
     assert names(bus.take_here("lane", 1)) == ["a"]
-    assert (bus.waiting_in("lane"), bus.held_in("lane")) == (1, 1)
-    bus.done("a")
-    assert bus.held_in("lane") == 0
+    assert bus.waiting_in("lane") == 1
     assert names(bus.take_here("lane", 9)) == ["b"], "nothing of a pool that it does not serve"
+    bus.done("a")
+    assert not bus.is_idle("lane"), "b is in hand"
+    bus.done("b")
+    assert bus.is_idle("lane")
 
 
 def test_what_the_resident_holds_is_not_taken_from_it_by_time() -> None:

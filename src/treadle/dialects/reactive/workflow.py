@@ -18,7 +18,7 @@ from treadle.kernel.errors import DefinitionError
 from treadle.kernel.values import Value, digest, digest_bytes
 
 from .effects import BUILT_IN, Effect, TimerEffect
-from .names import TIMER_EFFECT, check_name, family_name
+from .names import check_name, family_name
 from .shapes import Option, RecordShape, Shape, Variant
 from .step import Context, Output
 from .types import shape_of
@@ -181,10 +181,6 @@ class Workflow:
 
     def declares(self, effect: str) -> bool:
         return effect in self.emits
-
-    @property
-    def uses_timer(self) -> bool:
-        return TIMER_EFFECT in self.emits
 
 
 def shape_at(shape: Shape, path: str) -> Shape | None:

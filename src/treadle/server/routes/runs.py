@@ -9,6 +9,7 @@ from urllib.parse import quote
 from fastapi import Header, Query, Request
 from starlette.responses import Response
 
+from treadle.draw import TEXT_FORMATS
 from treadle.draw.formats import render
 from treadle.engine import Engine
 from treadle.kernel.model import STATUSES, TERMINAL
@@ -189,8 +190,9 @@ async def transcript(request: Request, id: str, node: str | None = None) -> Any:
 
 
 def picture(graph: Graph, format: str) -> Response:
-    if format not in ("json", "svg", "mermaid", "dot"):
-        raise RequestRefused("INPUT_INVALID", "format is json, svg, mermaid or dot", where="format")
+    if format not in ("json", *TEXT_FORMATS):
+        told = f"format is one of json, {', '.join(TEXT_FORMATS)}"
+        raise RequestRefused("INPUT_INVALID", told, where="format")
     if format == "json":
         return JsonAnswer(asdict(graph))
     media = "image/svg+xml" if format == "svg" else "text/plain; charset=utf-8"
