@@ -2,7 +2,7 @@
 
 One thread, one seed, no real time. A `World` runs engine processes that die at any point of a turn,
 lose power, are paused (also in the middle of a turn, while others go on) and usurped by a second owner, lose shards and
-get them back, meet failed and torn commits and a full disk;
+get them back, meet failed and torn commits and a full disk, and a file that another one took the place of (`weather.py`);
 workers that stall, repeat and lose receipts; clients and people who ask again when they get no
 answer; a clock that jumps. Each seed draws a swarm of fault rates and of limits, so that a frequent
 fault cannot hide a rare one; in every third seed one kind of fault is met alone, because who begins anew mends what
@@ -19,8 +19,9 @@ date is collected meanwhile. When all is quiet the store is collected, in the ol
 Checked after every commit (`checks.py`): journals are chained and gapless, an intent is opened and
 settled once, timers do not fire early, nothing acknowledged is lost, no message is answered and still
 there; a record is decided by the definition of its run, what is collected had ended and was due, what records refer to
-is there, and no run is passed by another again and again (`turns.py`). At each dispatch and answer: it is durable already. At the end: every journal replays equal, from its start and from every
-snapshot; children report once; messages arrive once; every run ends as its workload says.
+is there, and no run is passed by another again and again, with its events (`turns.py`) or with its work (`resident.py`); a
+tick of a schedule is one run (`ticks.py`), and who did what is told with what was done (`trail.py`). At each dispatch and answer: it is durable already. At the end: every journal replays equal, from its start and from every
+snapshot; what is damaged is not read (`rot.py`); children report once; messages arrive once; every run ends as its workload says.
 
 Applications (`sums.py`, `--applications`): the real apply over members, snapshots and publishing, driven on a simulated
 loop (`loop.py`) in processes that die, stand still and lose shards. Each record is decided by the version that is active

@@ -42,17 +42,17 @@ class Faults:
     guest: float = 0.0  # a client's message comes through another process
 
     @classmethod
-    def of(cls, seed: int, rng: Random) -> Faults:
-        """The weather of a seed: all kinds, or one of them alone."""
+    def of(cls, seed: int, rng: Random, *, is_file: bool) -> Faults:
+        """The weather of a seed: all kinds, or one of them alone. `is_file`: a file can be replaced, a server cannot."""
         number, apart = divmod(seed, APART_EVERY)
         if apart != APART_EVERY - 1:
-            return cls.swarm(rng)
+            return cls.swarm(rng, is_file=is_file)
         kind = KINDS[number % len(KINDS)]
-        wild = cls.swarm(rng, still=0)
+        wild = cls.swarm(rng, still=0, is_file=is_file)
         return cls(**{name: getattr(wild, name) for name in kind})
 
     @classmethod
-    def swarm(cls, rng: Random, *, still: int = 2) -> Faults:
+    def swarm(cls, rng: Random, *, still: int = 2, is_file: bool) -> Faults:
         """For each fault that is mild, and that is wild, `still` that are off."""
 
         def rate(mild: float, wild: float) -> float:
@@ -77,7 +77,7 @@ class Faults:
             guest=rate(0.1, 0.5),
             conflict=rate(0.01, 0.05),
             unknown=rate(0.1, 0.4),
-            replaced=rate(0.01, 0.1),
+            replaced=rate(0.01, 0.1) if is_file else 0.0,
         )
 
     def __str__(self) -> str:

@@ -42,7 +42,7 @@ class Weather:
                 world.after(0, self._usurp)
         if world.chance(faults.regain) and world.cores > 1:
             process.amid(rng.randrange(POINTS), self._take_and_give_back)
-        if world.chance(faults.replaced) and world.cores == 1:
+        if world.chance(faults.replaced):
             process.amid(rng.randrange(POINTS), self._replace)
         if world.chance(faults.clock_jump):
             world.offset_ns += rng.choice((-1, 1)) * rng.randrange(60 * SECOND)

@@ -83,8 +83,9 @@ class SimWorld:
         self.workload = workload
         # How many runs of a workflow may be under way at once; looked at after every commit.
         self._concurrency: Mapping[str, int] = {}
-        self.faults = Faults.of(seed, self.rng)
-        if isinstance(workload, Housed):
+        housed = isinstance(workload, Housed)
+        self.faults = Faults.of(seed, self.rng, is_file=cores == 1 and not housed)
+        if housed:
             # Cells are closed for a while by the clock, and a member whose clock is far off is not ready; an event that a
             # rival is ahead of time and again is refused in the end, and here every event is to be taken.
             # What applies and snapshots must withstand happens between what a member reads and what it writes.
@@ -97,7 +98,7 @@ class SimWorld:
         self.polls = cores > 1 or self.faults.guest > 0 or self.faults.replaced > 0
         # How much a process does at once by a worker of its own; 0: its work is done elsewhere, and brought back over a
         # network. How much may wait for it.
-        self.places = self.rng.choice((0, 0, 1, 2))
+        self.places = 0 if housed else self.rng.choice((0, 0, 1, 2))
         self.queue_max = self.rng.choice((3, POOL_QUEUE_MAX)) if self.places else POOL_QUEUE_MAX
         # Whether large payloads are files beside the database.
         self.has_files = seed % 4 > 1
@@ -378,7 +379,7 @@ class SimWorld:
         try:
             process = heir or self._opened()
             process.take_over()
-            if self.faults.replaced and self.cores == 1:
+            if self.faults.replaced:
                 self._heir = self._opened()
         except TreadleError:
             self.after(100 * MS, self.boot)
