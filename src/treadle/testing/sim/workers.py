@@ -1,6 +1,6 @@
 """Those who do the work of a simulated process, driven by hand: with leases, or as its resident (`resident.py`).
 
-Workers run the workload's own performers. What they send travels through the world's unreliable network; a resident hands
+SimWorkers run the workload's own performers. What they send travels through the world's unreliable network; a resident hands
 it to its own core.
 """
 
