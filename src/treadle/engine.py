@@ -124,9 +124,11 @@ class Engine(
             clock=self.clock,
             hot_runs=arguments.positive(*arguments.cache_size(hot_runs)),
             registry_of=self.library.registry,
+            core_registry_of=self.library.core_registry,
             operations=EngineOperations(
                 self.dialects,
-                lambda: self.applications,
+                lambda: self.__dict__.get("applications"),
+                lambda: self.applications.machine,
                 lambda dialect: self.worker.try_again(dialect),
                 lambda runs: self._bridge.help(runs),
             ),

@@ -7,9 +7,8 @@ from a process that is only a guest on the store. The owner routes by the manife
 from __future__ import annotations
 
 import asyncio
-import logging
 import os
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import AbstractContextManager
 from functools import partial
 from secrets import token_hex
@@ -32,13 +31,13 @@ from treadle.lang.definition import Definition, Dialect
 from treadle.runtime import deploys, document
 from treadle.runtime.commands import Command, Handing, Operate, Write
 from treadle.runtime.desk import Desk
+from treadle.runtime.fetching import NotAtHand
 from treadle.runtime.ports import Ack, Item
 from treadle.runtime.registry import Registry
 from treadle.store.protocol import DefinitionRow, Reads
 
 from . import barrier, cells, snapshots
 
-log = logging.getLogger("treadle")
 T = TypeVar("T")
 DRAIN_POLL_S = 0.05
 
@@ -350,14 +349,13 @@ class Applications:
             if known is not None and known.dialect == DIALECT_NAME and known.body["app"] != row.body["app"]:
                 raise taken(row.name, known.body["app"], row.body["app"])
 
-    def learn(self, row: DefinitionRow) -> None:
-        """Loads the code of a definition that another process deploys, from the file it came from."""
+    def learn(self, row: DefinitionRow, fetched: Collection[str]) -> None:
+        """Has the code of a definition that another process deploys loaded from the file it came from, beside the core:
+        it is somebody's module, which may do anything as it is imported. Where that was tried, it is as it is."""
         if row.file is None or self.machine.app(row.body["manifest"]) is not None:
             return
-        try:
-            self._engine.load(row.file)
-        except TreadleError as error:
-            log.warning("%s cannot be loaded from %s: %s", row.name, row.file, error.message)
+        if (what := f"{row.name} of {row.file}") not in fetched:
+            raise NotAtHand(what, partial(self._engine.load, row.file))
 
     def _current(self, reads: Reads, name: str) -> App | None:
         try:
@@ -372,7 +370,7 @@ class Applications:
                 for deploy in body.get("deploys", ()):
                     row = deploys.Deploy.from_value(deploy).row
                     self.check_owner(desk.store, row)
-                    self.learn(row)
+                    self.learn(row, asked.fetched)
                 new = self._code(body["manifest"])
                 # What is remembered may be from before somebody else applied something.
                 self._active.pop(new.name, None)
@@ -383,7 +381,7 @@ class Applications:
                 return cells.apply(desk, current, new, asked)
             case barrier.BARRIER:
                 for deploy in body.get("deploys", ()):
-                    self.learn(deploys.Deploy.from_value(deploy).row)
+                    self.learn(deploys.Deploy.from_value(deploy).row, asked.fetched)
                 self._active.pop(body["app"], None)
                 return barrier.perform(desk, asked, self._code, partial(self._current, desk.store))
             case "govern":

@@ -15,7 +15,6 @@ from treadle.kernel.errors import (
     OwnershipLost,
     TreadleError,
     UnknownWorkflow,
-    Unsupported,
 )
 from treadle.kernel.machine import Machine
 from treadle.kernel.values import Value
@@ -29,7 +28,7 @@ from treadle.runtime.registry import Known, Loaded, Registry
 from treadle.store.protocol import DefinitionRow, Reads, VersionRow
 
 from .children import file_beside, literal_names
-from .dialects import Dialects
+from .dialects import Dialects, not_installed
 from .files import (
     SUFFIXES,
     compile_text,
@@ -205,11 +204,18 @@ class Library(Known):
         """Definitions by digest and name over one connection, with what is known here on top."""
         return Registry(self.machine_of, reads, self, instead=instead)
 
+    def core_registry(self, reads: Reads) -> Registry:
+        """The same for a core, whose thread imports nothing."""
+        return Registry(self._machine_at_hand, reads, self)
+
+    def _machine_at_hand(self, dialect: str) -> Machine:
+        return self._dialects.machines.get(dialect) or self._dialects.at_hand(dialect).machine
+
     def machine_of(self, dialect: str) -> Machine:
         if (machine := self._dialects.machines.get(dialect)) is not None:
             return machine
         if dialect not in self._dialects:
-            raise Unsupported(f"no dialect {dialect!r} is installed")
+            raise not_installed(dialect)
         return self._dialects[dialect].machine
 
     def committed(self, definitions: Sequence[DefinitionRow], versions: Sequence[VersionRow]) -> None:

@@ -1,10 +1,11 @@
-"""Threads beside the event loop, and what becomes of an engine that has none: the operating system gives it none, or it is
+"""Threads beside the event loop and the core's, and what becomes of an engine that has none: the operating system gives it none, or it is
 a child made by fork(), whose threads are its parent's."""
 
 from __future__ import annotations
 
 import asyncio
 import os
+import threading
 import weakref
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -33,6 +34,14 @@ async def aside(work: Callable[[], None]) -> None:
     """Waits for something off the loop; on it where the operating system gives no thread for that."""
     try:
         await asyncio.to_thread(work)
+    except RuntimeError:
+        work()
+
+
+def beside(work: Callable[[], None]) -> None:
+    """Does something on a thread of its own, which nobody waits for: it may never end."""
+    try:
+        threading.Thread(target=work, name="treadle-beside", daemon=True).start()
     except RuntimeError:
         work()
 

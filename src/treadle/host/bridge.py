@@ -36,7 +36,7 @@ from treadle.store.protocol import Reads, Store
 from treadle.work.worker import Worker
 
 from .acting import NAMELESS, origin, stamped
-from .aside import OPENED, aside, threads_given
+from .aside import OPENED, aside, beside, threads_given
 from .asking import UNDECIDED
 from .haste import Haste, Threads
 from .helping import Asking
@@ -93,6 +93,7 @@ class Bridge:
         clock: Clock,
         hot_runs: int,
         registry_of: Callable[[Reads], Registry],
+        core_registry_of: Callable[[Reads], Registry],
         operations: Operations,
         readonly: bool = False,
     ) -> None:
@@ -107,11 +108,10 @@ class Bridge:
         self.bus = LocalBus(SystemClock(), again=self._offer_again)
         self.watching, self._asking = Watching(self), Asking(self)
         self.wants_news = self.watching.hears
-        self._clock, self.meter = clock, CoreMeter()
-        self._threads = Threads()
+        self._clock, self.meter, self._threads = clock, CoreMeter(), Threads()
         self._haste = Haste(self.meter, self._threads.others_s)
         self._hot_runs = hot_runs
-        self._registry_of = registry_of
+        self._registry_of, self._core_registry_of = registry_of, core_registry_of
         self._operations = operations
         self._thread: CoreThread | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
@@ -298,7 +298,7 @@ class Bridge:
         self.bus.limit_pools(caps if self.member is None else dict.fromkeys(caps, 0))
         return Core(
             store,
-            self._registry_of(store),
+            self._core_registry_of(store),
             self,
             clock=self._clock,
             entropy=os.urandom,
@@ -309,6 +309,7 @@ class Bridge:
             # Where several share a store, who decides a run may lose it at any moment.
             eager=self._worker if self.member is None else None,
             meter=self.meter,
+            beside=beside,
         )
 
     def _stopped(self, failure: BaseException | None) -> None:

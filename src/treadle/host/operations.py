@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable
 from typing import Any, Protocol
 
 from treadle import access
+from treadle.definitions.dialects import Dialects
 from treadle.kernel.roles import CellMachine, PastMachine
 from treadle.lang import standing
-from treadle.lang.definition import Dialect
 from treadle.runtime import (
     bulks,
     collecting,
@@ -24,6 +24,7 @@ from treadle.runtime import (
 )
 from treadle.runtime.commands import Handing, Operate, Operations
 from treadle.runtime.desk import Desk
+from treadle.runtime.fetching import NotAtHand
 from treadle.runtime.registry import version_key
 from treadle.store.protocol import DefinitionRow, Reads
 
@@ -35,31 +36,33 @@ class AppOperations(Operations, Protocol):
         """Refuses a definition that belongs to another application."""
         ...
 
-    def learn(self, row: DefinitionRow) -> None:
-        """Loads the code of a definition that another process deploys."""
+    def learn(self, row: DefinitionRow, fetched: Collection[str]) -> None:
+        """Has the code of a definition loaded that another process deploys, unless that was tried."""
         ...
 
 
 class EngineOperations:
-    """`applications` is asked when the first of them is needed; `try_again` hands out once more what a
+    """`applications` are those that are at hand, `import_applications` brings them; `try_again` hands out once more what a
     dialect's work lacked code for; `help` has the work of some runs done here, or of all."""
 
     def __init__(
         self,
-        dialects: Mapping[str, Dialect],
-        applications: Callable[[], AppOperations],
+        dialects: Dialects,
+        applications: Callable[[], AppOperations | None],
+        import_applications: Callable[[], object],
         try_again: Callable[[str], None],
         help: Callable[[list[str] | None], None],
     ) -> None:
         self._help = help
         self._dialects = dialects
         self._applications = applications
+        self._import_applications = import_applications
         self._try_again = try_again
 
     def perform(self, desk: Handing, asked: Operate) -> Any:
         match asked.name:
             case "deploy":
-                return self._deploy(desk, deploys.Deploy.from_value(asked.body))
+                return self._deploy(desk, deploys.Deploy.from_value(asked.body), asked.fetched)
             case "help":
                 runs = asked.body.get("runs")
                 self._help(None if runs is None else [str(run) for run in runs])
@@ -103,15 +106,20 @@ class EngineOperations:
             case retention.KIND:
                 return retention.perform(desk, asked.body)
             case _:
-                return self._applications().perform(desk, asked)
+                return self._app_operations().perform(desk, asked)
 
     def only_hands_on(self, asked: Operate) -> bool:
         return tasks.only_hands_on(asked)
 
-    def _deploy(self, desk: Desk, deploy: deploys.Deploy) -> deploys.DeployAnswer:
+    def _app_operations(self) -> AppOperations:
+        if (found := self._applications()) is None:
+            raise NotAtHand("the code of applications", self._import_applications)
+        return found
+
+    def _deploy(self, desk: Desk, deploy: deploys.Deploy, fetched: Collection[str]) -> deploys.DeployAnswer:
         """Deploys. What was left alone for want of this code gets another chance."""
         row = deploy.row
-        machine = self._dialects[row.dialect].machine if row.dialect in self._dialects else None
+        machine = self._dialects.at_hand(row.dialect).machine if row.dialect in self._dialects else None
         if not isinstance(machine, CellMachine):
             answer = deploys.perform(desk, deploy)
             if row.dialect in self._dialects and answer["status"] == "available":
@@ -120,10 +128,10 @@ class EngineOperations:
                 desk.readable()
                 self._try_again(row.dialect)
             return answer
-        applications = self._applications()
+        applications = self._app_operations()
         applications.check_owner(desk.store, row)
         answer = deploys.perform(desk, deploy)
-        applications.learn(row)
+        applications.learn(row, fetched)
         desk.readable()
         self._try_again(row.dialect)
         return answer
@@ -135,4 +143,4 @@ class EngineOperations:
             schedules.follow(desk, row, said.schedule)
 
     def pinned(self, desk: Desk) -> Iterable[str]:
-        return self._applications().pinned(desk)
+        return self._app_operations().pinned(desk)

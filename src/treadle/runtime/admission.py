@@ -38,6 +38,7 @@ from treadle.store.place_rows import PlaceRow
 from treadle.store.protocol import Reads, RunRow
 
 from .effects import Records
+from .fetching import Fetching, NotAtHand
 from .gate import Gate
 from .hot import BlobCache, Expected, Hot, HotRuns, fresh_state
 from .lines import Lines
@@ -73,7 +74,7 @@ class Admission:
         moves: Moves,
         undecided: Undecided,
         numbers: Numbers,
-        *,
+        fetching: Fetching,
         clock: Clock,
         entropy: Callable[[int], bytes],
         limits: Limits,
@@ -91,6 +92,7 @@ class Admission:
         self._moves = moves
         self._undecided = undecided
         self._numbers = numbers
+        self._fetching = fetching
         self._clock = clock
         self._entropy = entropy
         self._limits = limits
@@ -265,6 +267,13 @@ class Admission:
             hot = self._hot.get(item.run, self._expected(item.run))
             if hot is None and item.create is not None:
                 hot = self._create(item)
+        except NotAtHand as lacking:
+            # Nothing of it is anywhere yet: it waits where it was, and all others go on.
+            self._staging.staged.taken.pop()
+            self._mail.post(item, front=True)
+            lacking.run = item.run
+            self._fetching.wait_for(lacking)
+            return None
         except PASSING:
             raise
         except Exception as error:

@@ -12,6 +12,7 @@ from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 
 import msgspec
+from msgspec.structs import replace
 
 from treadle.kernel.errors import PASSING, TreadleError
 from treadle.kernel.run import Step
@@ -21,6 +22,7 @@ from treadle.store.protocol import Batch, Store, TaskRow
 from .admission import Admission
 from .board import Board
 from .commands import HANDED_ON, Change, Operate, Operations
+from .fetching import Fetching, NotAtHand
 from .hot import BlobCache, Hot, HotRuns
 from .isolation import known
 from .lines import LOOK, Lines
@@ -56,6 +58,7 @@ class CoreDesk(msgspec.Struct, frozen=True):
     held: Held
     busy: Callable[[], bool]
     next_due_ns: Callable[[], int | None]
+    fetching: Fetching
 
     @property
     def batch(self) -> Batch:
@@ -122,6 +125,8 @@ class Changes:
     def __init__(self, desk: CoreDesk) -> None:
         self._desk = desk
         self.waiting: deque[Change] = deque()
+        # Those that wait for code, with its name.
+        self._aside: list[tuple[str, Change]] = []
 
     def add(self, change: Change) -> None:
         self.waiting.append(change)
@@ -139,10 +144,22 @@ class Changes:
 
     def drop_foreign(self, held: Held) -> list[Operate]:
         """Shards were lost: operations that are not decided here any more."""
-        foreign = [c for c in self.waiting if isinstance(c, Operate) and not held.holds(c.home)]
+        everywhere = (*self.waiting, *(change for _, change in self._aside))
+        foreign = [c for c in everywhere if isinstance(c, Operate) and not held.holds(c.home)]
         gone = {id(change) for change in foreign}
         self.waiting = deque(change for change in self.waiting if id(change) not in gone)
+        self._aside = [(what, change) for what, change in self._aside if id(change) not in gone]
         return foreign
+
+    def try_again(self) -> None:
+        """Code was loaded, or cannot be: what waited for it is performed."""
+        came = self._desk.fetching.taken()
+        for what, change in self._aside:
+            if what in came:
+                if isinstance(change, Operate):
+                    change = replace(change, fetched=(*change.fetched, what))
+                self.waiting.append(change)
+        self._aside = [(what, change) for what, change in self._aside if what not in came]
 
     def perform_next(self) -> None:
         change = self.waiting.popleft()
@@ -157,6 +174,12 @@ class Changes:
                 value = desk.operations.perform(desk, change)
             else:
                 value = change.change(desk)
+        except NotAtHand as lacking:
+            if not self._only_hands_on(change):
+                self._undo()
+            self._aside.append((lacking.what, change))
+            desk.fetching.fetch(lacking)
+            return
         except PASSING:
             self.waiting.appendleft(change)
             raise
@@ -170,14 +193,16 @@ class Changes:
 
     def _refuse(self, change: Change, error: TreadleError) -> None:
         """Nothing of it is kept but what it left in the diagnostics: a refusal is audited."""
+        if not self._only_hands_on(change):
+            self._undo()
+        self._desk.staging.staged.writes.append(change)
+        self._desk.answers.settle(change, None, error)
+
+    def _undo(self) -> None:
+        """What a change did before it stopped halfway."""
         staging = self._desk.staging
-        if self._only_hands_on(change):
-            staging.staged.writes.append(change)
-            self._desk.answers.settle(change, None, error)
-            return
         before = staging.begin()
         now = staging.staged
         now.batch.diagnostics = before.batch.diagnostics
-        now.handed, now.writes = before.handed, [*before.writes, change]
+        now.handed, now.writes = before.handed, before.writes
         now.answers, now.dispatched, now.revoked = before.answers, before.dispatched, before.revoked
-        self._desk.answers.settle(change, None, error)

@@ -50,6 +50,8 @@ class Operate(msgspec.Struct, frozen=True):
     ack: Ack | None = None
     inbox: str | None = None
     entry: AuditEntry | None = None
+    # What was loaded for it, or could not be (`fetching.py`): it has not to be tried again.
+    fetched: tuple[str, ...] = ()
 
 
 class Write(msgspec.Struct, frozen=True):

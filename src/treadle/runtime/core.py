@@ -51,6 +51,7 @@ from .commands import (
     Write,
 )
 from .effects import Effects, Records
+from .fetching import Beside, Fetching, NotAtHand, at_once
 from .gate import Gate, Verify
 from .handover import Handover
 from .hot import BlobCache, HotRuns
@@ -111,6 +112,7 @@ class Core:
         elsewhere: Elsewhere | None = None,
         eager: Eager | None = None,
         meter: CoreMeter | None = None,
+        beside: Beside = at_once,
     ) -> None:
         self.store, self.limits, self._trouble = store, limits, Trouble()
         self._clock, self._port, self._meter = clock, port, meter or CoreMeter()
@@ -120,6 +122,7 @@ class Core:
         self.hot = hot = HotRuns(store, registry, blobs, held, limit=limits.hot_runs)
         self.staging = staging = Staging(blobs, held, clock=clock, wants_news=port.wants_news, limits=limits)
         self._mail = mail = Mail(held)
+        self._fetching = fetching = Fetching(mail, beside, self.wake)
         numbers, answers = Numbers(store), Answers(staging, mail, store, clock=clock)
         self._timers = timers = Timers(store, mail, held, limits, self._is_late)
         board = Board(staging, store, numbers, clock=clock)
@@ -133,34 +136,23 @@ class Core:
         moves = Moves(registry, hot, blobs, staging, mail, records, undecided, clock, entropy, limits)
         gate = Gate(staging, answers, store, verify)
         deciding = (hot, blobs, staging, answers, mail, gate, records, lines, moves, undecided, numbers)
-        self._admission = Admission(store, registry, *deciding, clock=clock, entropy=entropy, limits=limits)
+        more = (fetching, clock, entropy, limits)
+        self._admission = Admission(store, registry, *deciding, *more)
         recovery = Recovery(store, hot, staging, mail, undecided, held, limits)
         self.desk = CoreDesk(
-            store,
-            registry,
-            clock,
-            entropy,
-            hot,
-            blobs,
-            operations,
-            port,
-            staging,
-            answers,
-            mail,
-            board,
-            numbers,
-            self._admission,
-            undecided,
-            recovery,
-            lines,
-            held,
+            *(store, registry, clock, entropy, hot, blobs, operations, port, staging, answers, mail, board),
+            *(numbers, self._admission, undecided, recovery, lines, held),
             lambda: self.wait_ns() == 0,
             lambda: self._intake.wakes_ns(time_alone=True),
+            fetching,
         )
         self._changes, self._progress = Changes(self.desk), ProgressQueue(hot, staging, answers, mail)
         self._intake = self._intake_of(recovery, answers, lines)
         self._isolation = Isolation(staging, answers, undecided)
-        self._publication, handover = self._ends_of_commits(port, registry), self._handing_over()
+        self._publication = self._ends_of_commits(port, registry)
+        handover = Handover(
+            store, self.desk, self._elsewhere, self._changes, self._progress, self._intake, timers
+        )
         self.gain, self.lose = handover.gain, handover.lose
         entrance = Entrance(port, held, self._elsewhere, self._changes, self._progress, mail)
         self.accept, self.is_here = entrance.accept, entrance.is_here
@@ -186,11 +178,6 @@ class Core:
             self._ahead,
         )
 
-    def _handing_over(self) -> Handover:
-        return Handover(
-            self.store, self.desk, self._elsewhere, self._changes, self._progress, self._intake, self._timers
-        )
-
     def wake(self) -> None:
         self._incoming.put(None)
 
@@ -214,6 +201,8 @@ class Core:
     def wait_ns(self) -> int | None:
         """How long nothing will happen by itself; None if for ever."""
         now = self._clock.now_ns()
+        if self._fetching.holds_up:
+            return None
         if self._mail.ready or self._changes.waiting or self._progress.waiting:
             return self._held_back_ns(now)
         due = self._intake.wakes_ns()
@@ -248,7 +237,9 @@ class Core:
         now = self._clock.now_ns()
         if not self._incoming.empty():
             self._accept_all()
-        if self._trouble.retry_at_ns and self._held_back_ns(now):
+        if self._fetching.came:
+            self._changes.try_again()
+        if self._fetching.holds_up or (self._trouble.retry_at_ns and self._held_back_ns(now)):
             return False
         wakes = self._intake.wakes_ns() if intake else None
         due = wakes is not None and now >= wakes
@@ -259,11 +250,8 @@ class Core:
             if due:
                 self._intake.gather(now)
             self._fill()
-        except PASSING as error:
-            self._rollback(error)
-            return True
         except Exception as error:
-            self._single_out(error)
+            self._stuck(error)
             return True
         if not self.staging.batch.records and self._is_empty():
             return False
@@ -336,9 +324,11 @@ class Core:
             item = mail.take()
             try:
                 admitted = self._admission.admit(item)
-            except BaseException:
+            except BaseException as error:
                 # Whatever raised may have left it half changed.
                 self.hot.drop(item.run)
+                if isinstance(error, NotAtHand):
+                    error.run = item.run
                 raise
             if not admitted:
                 # The run must be reloaded, and part of it is not durable yet: commit first.
@@ -393,13 +383,9 @@ class Core:
             self._failed(error)
             return False
         self._committed(aside, began)
-        if stuck is None:
-            return True
-        if isinstance(stuck, PASSING):
-            self._rollback(stuck)
-        else:
-            self._single_out(stuck)
-        return False
+        if stuck is not None:
+            self._stuck(stuck)
+        return stuck is None
 
     def _committed(self, aside: Aside, began: float) -> None:
         trouble = self._trouble
@@ -411,6 +397,16 @@ class Core:
             self._isolation.committed()
         self._meter.committed(aside.staged, perf_counter() - began)
         self._publication.publish(aside)
+
+    def _stuck(self, error: Exception) -> None:
+        """The commit at hand could not be made ready."""
+        if isinstance(error, NotAtHand):
+            self._publication.withdraw(error, told=False)
+            self._fetching.wait_for(error)
+        elif isinstance(error, PASSING):
+            self._rollback(error)
+        else:
+            self._single_out(error)
 
     def _failed(self, error: Exception) -> None:
         """The store did not take the commit at hand."""

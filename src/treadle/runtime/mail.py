@@ -68,7 +68,8 @@ class Mail:
         box = self._boxes.get(item.run)
         if box is None:
             self._boxes[item.run] = deque((item,))
-            self.ready.append(item.run)
+            if item.run not in self._barred:
+                self.ready.append(item.run)
         elif front:
             box.appendleft(item)
         else:
@@ -138,16 +139,24 @@ class Mail:
     def bar(self, item: Item, look_again_ns: int) -> None:
         """Undoes a `take` for a run that takes no events for now: they wait where they are."""
         self.post(item, front=True)
-        self.ready.remove(item.run)
-        self._barred.add(item.run)
+        self.bar_run(item.run)
         if self.look_again_ns is None:
             self.look_again_ns = look_again_ns
+
+    def bar_run(self, run: str) -> None:
+        """A run takes no events until all that are barred are let in again."""
+        if run in self._boxes and run not in self._barred:
+            self.ready.remove(run)
+        self._barred.add(run)
 
     def unbar(self, now_ns: int) -> None:
         """Time to try again."""
         if self.look_again_ns is not None and now_ns >= self.look_again_ns:
-            self.ready.extend(self._barred_in_order())
-            self._barred, self.look_again_ns = set(), None
+            self.unbar_all()
+
+    def unbar_all(self) -> None:
+        self.ready.extend(self._barred_in_order())
+        self._barred, self.look_again_ns = set(), None
 
     def _barred_in_order(self) -> list[str]:
         return [run for run in self._boxes if run in self._barred]

@@ -22,6 +22,7 @@ from treadle.kernel.errors import (
     VersionMismatch,
 )
 from treadle.kernel.limits import LIMITS, Limits
+from treadle.kernel.machine import Machine
 from treadle.kernel.model import Cancel, Patch, Receipt, Signal, Started
 from treadle.kernel.values import decode, encode
 from treadle.lang.definition import Definition
@@ -35,11 +36,13 @@ from treadle.runtime.commands import (
     Handing,
     NoOperations,
     Operate,
+    Operations,
     Write,
 )
 from treadle.runtime.core import RETRY_AFTER_NS, WARN_EVERY, Core
 from treadle.runtime.deploys import row_of
 from treadle.runtime.desk import Desk
+from treadle.runtime.fetching import Beside, at_once
 from treadle.runtime.hot import BlobCache, load_state
 from treadle.runtime.messages import message_to_bytes
 from treadle.runtime.meter import CoreMeter
@@ -92,6 +95,9 @@ class Bench:
         eager: Eager | None = None,
         elsewhere: Elsewhere | None = None,
         wrap: Callable[[SqlStore], FailingStore] = FailingStore,
+        machine_of: Callable[[str], Machine] | None = None,
+        operations: Operations | None = None,
+        beside: Beside = at_once,
     ) -> None:
         fresh = store is None
         self.real = store or open_sqlite(None)
@@ -105,7 +111,8 @@ class Bench:
         if fresh:
             version = VersionRow(name="drill", version="1.0.0", digest=DRILL.digest)
             self.real.commit(Batch(definitions=[row_of(DRILL)], versions=[version]))
-        registry = Registry(machines_of({"drill": machine or DrillMachine()}), self.real)
+        found = machine_of or machines_of({"drill": machine or DrillMachine()})
+        registry = Registry(found, self.real)
         entropy = random.Random(1).randbytes
         self.core = Core(
             self.store,  # type: ignore[arg-type]
@@ -113,11 +120,12 @@ class Bench:
             self,
             clock=self,
             entropy=entropy,
-            operations=TaskOperations(),
+            operations=operations or TaskOperations(),
             limits=limits,
             eager=eager,
             elsewhere=elsewhere,
             meter=self.meter,
+            beside=beside,
         )
 
     def reborn(self, **more: Any) -> Bench:

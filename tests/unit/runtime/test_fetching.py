@@ -1,0 +1,160 @@
+"""Code that the core lacks is loaded beside it: who needs it waits, and all others go on."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from treadle.kernel.errors import TreadleError
+from treadle.kernel.machine import Machine
+from treadle.kernel.model import Signal, Started
+from treadle.lang.definition import Definition
+from treadle.runtime.commands import FrameSent, Handing, NoOperations, Operate
+from treadle.runtime.deploys import row_of
+from treadle.runtime.fetching import NotAtHand
+from treadle.runtime.messages import message_to_bytes
+from treadle.runtime.ports import NewRun
+from treadle.store.protocol import Batch, Message, VersionRow
+from treadle.testing.sim.drill_machine import DrillMachine
+
+from .test_core import Bench, awaits, work
+
+LATE = Definition("late", "late", "1.0.0", {"drill": True})
+# What children of a drill are, once it is deployed.
+NEXT = Definition("late", "drill", "2.0.0", {"drill": True})
+
+
+class Late:
+    """A dialect that is loaded when the test says so; and an operation that needs something too."""
+
+    def __init__(self) -> None:
+        self.machines: dict[str, Machine] = {"drill": DrillMachine()}
+        self.failure: TreadleError | None = None
+        self.loading: list[Callable[[], None]] = []
+        self.bench = Bench(machine_of=self.machine_of, beside=self.loading.append, operations=Learns())
+        version = VersionRow(name="late", version="1.0.0", digest=LATE.digest)
+        self.bench.real.commit(Batch(definitions=[row_of(LATE), row_of(NEXT)], versions=[version]))
+
+    def machine_of(self, dialect: str) -> Machine:
+        if self.failure is not None:
+            raise self.failure
+        if dialect not in self.machines:
+            raise NotAtHand(dialect, lambda: self.machines.update({dialect: LateMachine()}))
+        return self.machines[dialect]
+
+    def load(self) -> None:
+        while self.loading:
+            self.loading.pop()()
+        self.bench.settle()
+
+    def start(self, run: str, *lanes: list[dict[str, Any]]) -> None:
+        event = Started(definition=LATE.digest, input={"lanes": list(lanes)}, seed=b"s")
+        create = NewRun("late", "late", "1.0.0", LATE.digest)
+        self.bench.core.submit(self.bench.item(run, event, ack=f"start {run}", create=create))
+
+
+class LateMachine(DrillMachine):
+    dialect = "late"
+
+
+class Learns(NoOperations):
+    def perform(self, desk: Handing, asked: Operate) -> Any:
+        desk.diagnose("", "half", {})
+        desk.batch.documents.append(("half", asked.name, 0, None))
+        for what in asked.body["needs"]:
+            if what not in asked.fetched:
+                raise NotAtHand(what, lambda what=what: asked.body["loaded"].append(what))
+        return list(asked.fetched)
+
+
+def test_a_run_waits_for_its_dialect_and_others_go_on() -> None:
+    late = Late()
+    bench = late.bench
+    late.start("waits", [awaits()])
+    bench.core.submit(bench.item("waits", Signal(name="go"), ack="signal"))
+    bench.start("goes on", [work()])
+    bench.settle()
+    assert "start waits" not in bench.answers
+    assert bench.real.run("waits") is None
+    assert bench.answers["start goes on"]["run"] == "goes on"
+    bench.start("later", [work()])
+    bench.settle()
+    assert len(late.loading) == 1, "it is loaded once"
+    assert [found.run for found in bench.works] == ["goes on", "later"]
+
+    late.load()
+    assert bench.answers["start waits"]["seq"] == 1
+    assert bench.answers["signal"]["status"] == "completed", "and its events are told in their order"
+
+
+def test_a_parent_waits_for_the_dialect_of_its_child() -> None:
+    late = Late()
+    bench = late.bench
+    bench.real.commit(Batch(versions=[VersionRow(name="drill", version="2.0.0", digest=NEXT.digest)]))
+    bench.start("parent", [{"do": "child", "program": {"lanes": []}}])
+    bench.start("goes on", [work()])
+    bench.settle()
+    assert "start parent" not in bench.answers
+    assert bench.real.run("parent") is None, "nothing is half there"
+    assert bench.status("goes on") == "running"
+    assert len(bench.works) == 1
+    late.load()
+    assert bench.status("parent") == "completed"
+    assert [row.dialect for row in bench.real.runs(parent="parent", limit=9)] == ["late"]
+
+
+def test_what_a_run_did_while_its_dialect_was_there_is_taken_up_without_it() -> None:
+    late = Late()
+    late.start("waits", [awaits()])
+    late.bench.settle()
+    late.load()
+    bench = late.bench = late.bench.reborn(machine_of=late.machine_of, beside=late.loading.append)
+    del late.machines["late"]
+    bench.core.submit(bench.item("waits", Signal(name="go"), ack="signal"))
+    bench.core.submit(FrameSent("waits", "none", 1, "said", None))
+    bench.settle()
+    assert "signal" not in bench.answers
+    late.load()
+    assert bench.answers["signal"]["status"] == "completed"
+
+
+def test_what_cannot_be_loaded_is_refused_with_why() -> None:
+    late = Late()
+    late.start("waits", [awaits()])
+    late.bench.settle()
+    late.failure = TreadleError("it is broken", code="BROKEN")
+    late.load()
+    assert late.bench.answers["start waits"].code == "BROKEN"
+
+
+def test_an_operation_waits_for_all_that_it_needs() -> None:
+    late = Late()
+    bench = late.bench
+    loaded: list[str] = []
+    asked = Operate("", "apply", {"needs": ["one", "two"], "loaded": loaded}, bench.ack("apply"))
+    bench.core.submit(asked)
+    bench.start("goes on", [work()])
+    bench.settle()
+    assert "apply" not in bench.answers
+    assert bench.answers["start goes on"]["run"] == "goes on"
+    assert bench.real.document("half", "apply") is None
+    late.load()
+    assert loaded == ["one"]
+    assert "apply" not in bench.answers
+    late.load()
+    assert loaded == ["one", "two"]
+    assert bench.answers["apply"] == ["one", "two"]
+
+
+def test_a_message_that_waits_for_code_is_read_once_and_stays_until_it_is_decided() -> None:
+    late = Late()
+    bench = late.bench
+    message = message_to_bytes(Operate("", "apply", {"needs": ["one"], "loaded": []}))
+    bench.real.post([Message("guest:me:1", message, "")])
+    for _ in range(3):
+        bench.core.poll()
+        bench.settle()
+    assert len(late.loading) == 1
+    assert len(bench.real.inbox(9, None)) == 1
+    late.load()
+    assert bench.real.inbox(9, None) == []
