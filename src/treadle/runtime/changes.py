@@ -175,9 +175,11 @@ class Changes:
             else:
                 value = change.change(desk)
         except NotAtHand as lacking:
-            if not self._only_hands_on(change):
-                self._undo()
             self._aside.append((lacking.what, change))
+            if not self._only_hands_on(change):
+                # What it did until then is undone, with all that was taken in before it.
+                lacking.is_aside = True
+                raise
             desk.fetching.fetch(lacking)
             return
         except PASSING:
@@ -193,16 +195,14 @@ class Changes:
 
     def _refuse(self, change: Change, error: TreadleError) -> None:
         """Nothing of it is kept but what it left in the diagnostics: a refusal is audited."""
-        if not self._only_hands_on(change):
-            self._undo()
-        self._desk.staging.staged.writes.append(change)
-        self._desk.answers.settle(change, None, error)
-
-    def _undo(self) -> None:
-        """What a change did before it stopped halfway."""
         staging = self._desk.staging
+        if self._only_hands_on(change):
+            staging.staged.writes.append(change)
+            self._desk.answers.settle(change, None, error)
+            return
         before = staging.begin()
         now = staging.staged
         now.batch.diagnostics = before.batch.diagnostics
-        now.handed, now.writes = before.handed, before.writes
+        now.handed, now.writes = before.handed, [*before.writes, change]
         now.answers, now.dispatched, now.revoked = before.answers, before.dispatched, before.revoked
+        self._desk.answers.settle(change, None, error)

@@ -27,6 +27,8 @@ class NotAtHand(StoreBusy):
 
     # The run whose event needs it; None where it is needed for what belongs to no single run.
     run: str | None = None
+    # Whether what needs it is put aside already.
+    is_aside = False
 
     def __init__(self, what: str, load: Callable[[], object]) -> None:
         super().__init__(f"{what} is being loaded; try again")
@@ -47,10 +49,10 @@ class Fetching:
 
     def wait_for(self, lacking: NotAtHand) -> None:
         """Who needs it takes no events until it came."""
-        if lacking.run is None:
-            self.holds_up.add(lacking.what)
-        else:
+        if lacking.run is not None:
             self._mail.bar_run(lacking.run)
+        elif not lacking.is_aside:
+            self.holds_up.add(lacking.what)
         self.fetch(lacking)
 
     def fetch(self, lacking: NotAtHand) -> None:
