@@ -19,7 +19,7 @@ from treadle.lang.definition import Definition
 from treadle.lang.text import parse
 from treadle.runtime.ports import NewRun
 from treadle.testing.sim import Action, simulate
-from treadle.testing.sim.process import SimJob
+from treadle.testing.sim.workers import SimJob
 from treadle.work.job import Done, Performer
 
 SEEDS = int(os.environ.get("TREADLE_SIM_SEEDS", "12"))
