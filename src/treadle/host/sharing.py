@@ -64,6 +64,8 @@ class Sharing:
         self._leaving: dict[int, float] = {}
         self._left_alone: dict[int, float] = {}
         self._held_back: list[Work] = []
+        # What the core held when it was last seen to: a commit may have found out since that some were taken.
+        self._known = set(core.store.held)
         # Until when nobody can take us for gone, however long what we said was on its way.
         self._there_until_s = -math.inf
 
@@ -73,6 +75,9 @@ class Sharing:
         return self._monotonic() < self._there_until_s
 
     def renew(self) -> None:
+        if taken := self._known - self._core.store.held.keys():
+            self._forget(taken)
+            self._was_away()
         if self.pace.due:
             try:
                 self.look()
@@ -101,6 +106,7 @@ class Sharing:
             gained.update(self._member.claim(wanted))
         if gained:
             self._core.gain(gained)
+            self._known.update(gained)
             self._moved()
         self._choose(seen)
 
@@ -142,10 +148,15 @@ class Sharing:
             self._bus.offer(works)
 
     def _lose(self, shards: Collection[int]) -> None:
+        self._core.lose(shards)
+        self._forget(shards)
+
+    def _forget(self, shards: Collection[int]) -> None:
+        """Work of shards that are not ours any more is nobody's here, also where somebody has it in hand."""
+        self._known.difference_update(shards)
         for shard in shards:
             self._leaving.pop(shard, None)
         self._held_back = [work for work in self._held_back if self._shard_of(work) not in shards]
-        self._core.lose(shards)
         self._withdrawn(lambda shard, in_hand: shard in shards)
         self._moved()
 
