@@ -17,6 +17,11 @@ def test_no_more_runs_are_under_way_than_may_be_through_crashes_and_take_overs(s
     assert simulate(seed, NarrowDrill, cores=cores).records > 0
 
 
+def test_work_of_shards_that_a_commit_found_to_be_taken_keeps_no_place() -> None:
+    """Endless work of runs that go on elsewhere would be in hand here for ever, and what waits behind it, too."""
+    assert simulate(18, NarrowDrill, cores=3).records > 0
+
+
 @pytest.mark.parametrize(("seed", "cores"), [(5, 1), (5, 3)])
 def test_a_limit_that_is_exceeded_after_a_take_over_is_found(seed: int, cores: int) -> None:
     with forgotten_places(), pytest.raises(SimulationFailed, match="are under way, and 2 may be") as found:
