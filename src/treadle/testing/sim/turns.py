@@ -46,13 +46,14 @@ class Turns:
             if other.run == waiter.run:
                 other.passed.clear()
 
-    def committed(self, process: SimProcess, runs: Iterable[str]) -> None:
-        """A process has made a commit with something of these runs in it."""
-        decided = set(runs)
+    def committed(self, process: SimProcess, runs: Iterable[str], taken: Iterable[str]) -> None:
+        """A process has made a commit with something of these runs in it. Those that were `taken` have had a turn, also
+        where nothing came of it: many stale receipts may wait before an event of the same run."""
+        decided, had_a_turn = set(runs), set(taken)
         for waiter in list(self._waiting):
             if waiter.process.dead or waiter.process.epoch_of(waiter.run) != waiter.epoch:
                 self.answered(waiter)
-            elif waiter.process is process and waiter.run in decided:
+            elif waiter.process is process and (waiter.run in decided or waiter.run in had_a_turn):
                 waiter.passed.clear()
             elif waiter.process is process:
                 waiter.passed.update(decided)

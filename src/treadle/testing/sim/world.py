@@ -340,7 +340,8 @@ class SimWorld:
         self.trail.committed()
         self.ticks.committed()
         if self._acting is not None:
-            self.turns.committed(self._acting, decided)
+            taken = (item.run for item in self._acting.core.staging.staged.taken)
+            self.turns.committed(self._acting, decided, taken)
         for line, crowd in self.store.crowds().items() if self._concurrency else ():
             most = self._concurrency[line.workflow]
             assert crowd.held <= most, (
