@@ -18,13 +18,14 @@ from treadle.bus.far import FarBus, Relay, rows_of
 from treadle.bus.hatch import Hatch
 from treadle.bus.http import HttpBus
 from treadle.bus.local import LocalBus
-from treadle.bus.protocol import Bus, Taken
+from treadle.bus.protocol import Bus, NearSide, Taken
 from treadle.bus.seal import Seal
 from treadle.server.app import create_app
 from treadle.server.workers import Workers
 from treadle.store.open import open_store
-from treadle.testing import bus_conformance
-from treadle.testing.bus_conformance import LEASE_S, QUEUE_MAX, Check, Post, Recorder
+from treadle.testing import bus_conformance, resident_conformance
+from treadle.testing.bus_conformance import LEASE_S, QUEUE_MAX, Check, Recorder
+from treadle.testing.resident_conformance import NearCheck, NearPost
 
 KEY = b"k" * 32
 
@@ -54,6 +55,10 @@ class LocalPost:
         bus.seal_with(KEY)
         return bus
 
+    @property
+    def near(self) -> NearSide:
+        return self.offers
+
     async def restart(self) -> None:
         self.offers = self._begin()
         self.hatch.bus = self.offers
@@ -69,7 +74,7 @@ class LocalPost:
 
 
 @asynccontextmanager
-async def local() -> AsyncIterator[Post]:
+async def local() -> AsyncIterator[NearPost]:
     yield LocalPost()
 
 
@@ -92,7 +97,7 @@ class HttpPost(LocalPost):
 
 
 @asynccontextmanager
-async def http() -> AsyncIterator[Post]:
+async def http() -> AsyncIterator[NearPost]:
     async with Engine("memory:", work=False) as engine:
         post = HttpPost(engine)
         try:
@@ -159,7 +164,7 @@ class FarPost(LocalPost):
 
 
 @asynccontextmanager
-async def postgres(pg_store: str) -> AsyncIterator[Post]:
+async def postgres(pg_store: str) -> AsyncIterator[NearPost]:
     from treadle.bus.postgres import PostgresCarrier
 
     async def empty() -> None:
@@ -175,7 +180,7 @@ async def postgres(pg_store: str) -> AsyncIterator[Post]:
 
 
 @asynccontextmanager
-async def nats(url: str) -> AsyncIterator[Post]:
+async def nats(url: str) -> AsyncIterator[NearPost]:
     from treadle.bus.nats import NatsCarrier
     from treadle.bus.nats_client import connected
 
@@ -210,7 +215,7 @@ def pg_work(pg_uri: str) -> str:
 
 
 @pytest.fixture(params=["local", "http", "postgres", "nats"])
-def make(request: pytest.FixtureRequest) -> Callable[[], AbstractAsyncContextManager[Post]]:
+def make(request: pytest.FixtureRequest) -> Callable[[], AbstractAsyncContextManager[NearPost]]:
     if request.param == "postgres":
         address = request.getfixturevalue("pg_work")
         return lambda: postgres(address)
@@ -224,8 +229,18 @@ def make(request: pytest.FixtureRequest) -> Callable[[], AbstractAsyncContextMan
     "check", bus_conformance.CHECKS, ids=lambda check: check.__name__.removeprefix("check_")
 )
 async def test_a_bus_keeps_its_promises(
-    make: Callable[[], AbstractAsyncContextManager[Post]], check: Check
+    make: Callable[[], AbstractAsyncContextManager[NearPost]], check: Check
 ) -> None:
+    await check(make)
+
+
+@pytest.mark.parametrize(
+    "check", resident_conformance.CHECKS, ids=lambda check: check.__name__.removeprefix("check_")
+)
+async def test_a_bus_keeps_what_it_promises_the_resident(
+    make: Callable[[], AbstractAsyncContextManager[NearPost]], check: NearCheck
+) -> None:
+    """Whoever the others are beside it, and over whatever they come."""
     await check(make)
 
 

@@ -47,7 +47,6 @@ class LocalBus(WorkQueues, BusView):
         self._seal = Seal(key)
 
     def limit_pools(self, caps: Mapping[str, int]) -> None:
-        """So much work of each of these pools is in hand at once, from now on; of others as much as comes."""
         with self._lock:
             if not self.caps.limit(caps):
                 return

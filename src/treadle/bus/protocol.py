@@ -10,7 +10,7 @@ everything it holds: open intents are offered again by whoever owns them.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Final, Literal, Protocol
 
 import msgspec
@@ -24,6 +24,9 @@ from treadle.store.protocol import DefinitionRow
 # The pool of work that asks for none.
 DEFAULT_POOL: Final = "default"
 NOT_HANDED_OUT: Final = "NOT_HANDED_OUT"
+# What the worker in the owner's own process is called, and its lane for work that it leaves to all others.
+RESIDENT: Final = "resident"
+OTHERS: Final = ""
 
 
 class Handed(msgspec.Struct, frozen=True):
@@ -99,6 +102,10 @@ class Offers(Protocol):
         """Takes work back from workers that did not renew; how much."""
         ...
 
+    def limit_pools(self, caps: Mapping[str, int]) -> None:
+        """So much work of each of these pools is in hand at once, from now on; of others as much as comes."""
+        ...
+
 
 class Bus(Protocol):
     """One worker's side."""
@@ -122,6 +129,72 @@ class Bus(Protocol):
 
     async def release(self, leases: Sequence[str], *, reason: str = "") -> None:
         """Gives work back. With a reason this worker cannot do it, and does not get it again."""
+        ...
+
+
+class Resident(Protocol):
+    """The worker in the owner's own process: told of its work on the spot, on whatever thread brings that."""
+
+    def lane_of(self, work: Work) -> str:
+        """The lane on which it would do this; `OTHERS` if that is nothing for it."""
+        ...
+
+    def offered(self, lanes: dict[str, int]) -> None:
+        """So much new work waits in its lanes."""
+        ...
+
+    def revoked(self, intents: Sequence[str]) -> None: ...
+
+
+class NearSide(Offers, Protocol):
+    """A bus in the owner's own process, as its resident sees it. What the resident has in hand it holds without a lease:
+    it lives and dies with this bus. Any thread may call; nothing blocks."""
+
+    def attach(self, resident: Resident | None) -> None:
+        """Names the resident, or that there is none any more. What was offered before is forgotten: the owner offers
+        everything again."""
+        ...
+
+    def take_here(self, lane: str, limit: int) -> list[Work]:
+        """The next work of one of its lanes: of each run in turn, a run's own in its order."""
+        ...
+
+    def waiting_in(self, lane: str) -> int: ...
+
+    def is_idle(self, lane: str) -> bool:
+        """Whether nothing waits in a lane of the resident's, and it has nothing of it in hand."""
+        ...
+
+    def find(self, intent: str) -> Work | None:
+        """Work that was offered and is not done."""
+        ...
+
+    def held(self) -> list[Work]:
+        """What the resident has in hand."""
+        ...
+
+    def is_held(self, intent: str) -> bool:
+        """Whether anybody has it in hand."""
+        ...
+
+    def saved(self, intent: str, checkpoint: Value) -> None:
+        """Whoever gets this work next goes on from here."""
+        ...
+
+    def done(self, intent: str) -> None:
+        """It is settled. Of what is over already nothing is said."""
+        ...
+
+    def move(self, intent: str, lane: str) -> None:
+        """What the resident has in hand waits in another lane of its own."""
+        ...
+
+    def decline(self, intent: str, worker: str, why: str) -> None:
+        """This worker, which has it in hand, cannot do it: it waits for the others."""
+        ...
+
+    def reconsider(self, chosen: Callable[[Work], bool], *, declined: bool = False) -> None:
+        """What the resident left to the others, or has `declined`, may be something for it now."""
         ...
 
 

@@ -14,7 +14,7 @@ from collections import Counter, OrderedDict, deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import chain
 from threading import Lock
-from typing import Final, Protocol
+from typing import Final
 
 import msgspec
 
@@ -22,30 +22,13 @@ from treadle.kernel.values import Value
 from treadle.runtime.ports import Work
 
 from .caps import PoolCaps
-from .protocol import DEFAULT_POOL
+from .protocol import DEFAULT_POOL, OTHERS, RESIDENT, Resident
 
 NEVER_NS: Final = 2**63 - 1
-# The lane of work that is nothing for the resident.
-OTHERS: Final = ""
-RESIDENT: Final = "resident"
 # Entries of a queue that are gone and not skipped yet.
 GONE_MAX: Final = 1_000
 # Work that was in others' hands and is done: whose it was, of the last so many.
 OVER_MAX: Final = 10_000
-
-
-class Resident(Protocol):
-    """The worker in the same process."""
-
-    def lane_of(self, work: Work) -> str:
-        """The lane on which it would do this; `OTHERS` if that is nothing for it."""
-        ...
-
-    def offered(self, lanes: dict[str, int]) -> None:
-        """So much new work waits in its lanes."""
-        ...
-
-    def revoked(self, intents: Sequence[str]) -> None: ...
 
 
 class WorkLine:
@@ -158,8 +141,6 @@ class WorkQueues:
         self._lock = Lock()
 
     def attach(self, resident: Resident | None) -> None:
-        """Names the resident, or that there is none any more; what it held is forgotten, for the owner is about
-        to offer everything again."""
         with self._lock:
             self._resident = resident
             self._entries.clear()
@@ -227,7 +208,6 @@ class WorkQueues:
     # --- the resident's side ---
 
     def take_here(self, lane: str, limit: int) -> list[Work]:
-        """For the resident: the next work of one of its lanes."""
         taken: list[Work] = []
         room: list[str] = []
         with self._lock:
@@ -251,7 +231,6 @@ class WorkQueues:
         return taken
 
     def move(self, intent: str, lane: str) -> None:
-        """What the resident has in hand waits in another lane of its own."""
         with self._lock:
             entry = self._entries.get(intent)
             if entry is None or entry.worker != RESIDENT:
@@ -269,14 +248,12 @@ class WorkQueues:
         return waiting
 
     def is_idle(self, lane: str) -> bool:
-        """Whether nothing waits in a lane of the resident's, and it has nothing of it in hand."""
         busy = 0
         for queue in self._lanes.get(lane, ()):
             busy += queue.waiting + queue.held
         return not busy
 
     def held(self) -> list[Work]:
-        """What the resident has in hand."""
         return [entry.work for entry in list(self._entries.values()) if entry.worker == RESIDENT]
 
     def works(self) -> list[tuple[Work, bool]]:
@@ -294,7 +271,6 @@ class WorkQueues:
             return entry is not None and not entry.waits
 
     def reconsider(self, chosen: Callable[[Work], bool], *, declined: bool = False) -> None:
-        """What the resident left to the others, or has `declined`, may be something for it now."""
         resident = self._resident
         if resident is None:
             return
@@ -315,7 +291,6 @@ class WorkQueues:
     # --- everybody's ---
 
     def saved(self, intent: str, checkpoint: Value) -> None:
-        """Whoever gets this work next goes on from here."""
         with self._lock:
             if entry := self._entries.get(intent):
                 entry.work = msgspec.structs.replace(entry.work, checkpoint=checkpoint)
@@ -361,7 +336,6 @@ class WorkQueues:
             queue.entries = queue.entries.waiting()
 
     def decline(self, intent: str, worker: str, why: str) -> None:
-        """This worker cannot do it: it waits for the others."""
         with self._lock:
             entry = self._entries.get(intent)
             if entry is None or entry.waits or entry.worker != worker:

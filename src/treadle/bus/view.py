@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Collection, Sequence
 from threading import Lock
 
-from .queues import OTHERS, RESIDENT, WorkEntry, WorkQueue
+from .protocol import OTHERS, RESIDENT
+from .queues import WorkEntry, WorkQueue
 from .seal import Seal
 
 

@@ -19,8 +19,7 @@ from typing import Any, Final
 from msgspec.structs import replace
 
 from treadle.bus.hatch import Hatch
-from treadle.bus.protocol import DEFAULT_POOL, Told
-from treadle.bus.queues import RESIDENT
+from treadle.bus.protocol import DEFAULT_POOL, RESIDENT, Told
 from treadle.engine import Engine
 from treadle.kernel.errors import LimitExceeded, TreadleError, Unsupported
 from treadle.kernel.limits import LEASE_DURATION_MS, PAYLOAD_INLINE_BYTES_MAX

@@ -171,6 +171,24 @@ async def check_a_pool_is_bounded_and_what_is_beyond_comes_later(make: MakePost)
         assert ids((await worker.take(POOLS, 99)).items) == names[QUEUE_MAX:]
 
 
+async def check_no_more_of_a_limited_pool_is_in_hand_than_may_be(make: MakePost) -> None:
+    async with make() as post:
+        post.offers.limit_pools({"gpu": 2})
+        post.offers.offer([work(name, pool="gpu") for name in ("a", "b", "c", "d")])
+        one, two = post.worker("one"), post.worker("two")
+        a, _ = (await one.take(("gpu",), 9)).items
+        post.offers.offer(works("e"))
+        assert ids((await two.take(("gpu", *POOLS), 9)).items) == ["e"], "of other pools as much as comes"
+        assert (await one.settle([ok(a)])).settled == ["a"]
+        async with asyncio.timeout(30):
+            assert ids((await two.take(("gpu",), 9, wait_s=20)).items) == ["c"], (
+                "one is done: there is room for one"
+            )
+        post.offers.limit_pools({})
+        async with asyncio.timeout(30):
+            assert ids((await two.take(("gpu",), 9, wait_s=20)).items) == ["d"]
+
+
 # --- leases ------------------------------------------------------------------------------------------
 
 

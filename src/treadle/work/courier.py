@@ -17,8 +17,7 @@ from typing import Final, TypeVar
 
 from treadle.bus.carrier import Away
 from treadle.bus.http import Refused
-from treadle.bus.local import LocalBus
-from treadle.bus.protocol import FarSide, Goods, Handed, Settling, Told
+from treadle.bus.protocol import FarSide, Goods, Handed, NearSide, Settling, Told
 from treadle.kernel.errors import EngineStopped, TreadleError
 from treadle.kernel.limits import LEASE_RENEW_MS
 from treadle.kernel.model import Receipt
@@ -41,7 +40,7 @@ DROPPED_MAX: Final = 1_000
 
 class Courier:
     def __init__(
-        self, far: FarSide, goods: Goods, near: LocalBus, *, pools: Collection[str], concurrency: int
+        self, far: FarSide, goods: Goods, near: NearSide, *, pools: Collection[str], concurrency: int
     ) -> None:
         self._far = far
         self._goods = goods

@@ -15,7 +15,7 @@ from collections.abc import Callable
 from queue import SimpleQueue
 from typing import Final
 
-from treadle.bus.local import LocalBus
+from treadle.bus.protocol import NearSide
 from treadle.runtime.ports import Work
 
 FUNCTIONS: Final = "functions"
@@ -45,7 +45,7 @@ class Lane:
     wakes another while something does. Any thread may call anything here."""
 
     def __init__(
-        self, bus: LocalBus, serve: Callable[[Work], None], *, threads: int, threads_max: int
+        self, bus: NearSide, serve: Callable[[Work], None], *, threads: int, threads_max: int
     ) -> None:
         self._bus = bus
         self.threads_max = threads_max

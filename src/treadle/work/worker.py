@@ -21,9 +21,7 @@ import time
 from collections.abc import Callable, Collection, Coroutine, Sequence
 from typing import TYPE_CHECKING, Any, Final, Protocol, TypeVar
 
-from treadle.bus.local import LocalBus
-from treadle.bus.protocol import DEFAULT_POOL
-from treadle.bus.queues import OTHERS, RESIDENT
+from treadle.bus.protocol import DEFAULT_POOL, OTHERS, RESIDENT, NearSide
 from treadle.kernel.errors import EngineStopped, TreadleError
 from treadle.kernel.model import Receipt
 from treadle.runtime.commands import LATE, Command, FrameSent
@@ -86,7 +84,7 @@ class _Here(threading.local):
 class Worker:
     def __init__(
         self,
-        bus: LocalBus,
+        bus: NearSide,
         core: CoreDoor,
         vault: Vault,
         definitions: Definitions,

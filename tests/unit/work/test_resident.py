@@ -12,8 +12,7 @@ import pytest
 
 from treadle import Engine
 from treadle.bus.local import LocalBus
-from treadle.bus.protocol import DEFAULT_POOL
-from treadle.bus.queues import OTHERS, RESIDENT
+from treadle.bus.protocol import DEFAULT_POOL, OTHERS, RESIDENT
 from treadle.kernel.model import Intent, OpenIntent
 from treadle.runtime.ports import SystemClock, Work
 from treadle.testing import assert_replays
@@ -47,34 +46,6 @@ def names(found: list[Work]) -> list[str]:
     return [piece.intent.id for piece in found]
 
 
-def test_the_resident_takes_from_its_lane_and_is_told_at_once() -> None:
-    bus, resident = make()
-    bus.offer([*works("a", "b"), work("c", pool="gpu")])
-    assert resident.told == [{"lane": 2, OTHERS: 1}]
-    assert names(bus.take_here("lane", 1)) == ["a"]
-    assert bus.waiting_in("lane") == 1
-    assert names(bus.take_here("lane", 9)) == ["b"], "nothing of a pool that it does not serve"
-    bus.done("a")
-    assert not bus.is_idle("lane"), "b is in hand"
-    bus.done("b")
-    assert bus.is_idle("lane")
-
-
-def test_what_the_resident_holds_is_not_taken_from_it_by_time() -> None:
-    bus, _ = make()
-    bus.offer(works("a"))
-    bus.take_here("lane", 1)
-    assert bus.expire() == 0
-    assert bus.take("other", (DEFAULT_POOL,), 9) == []
-
-
-def test_what_waits_for_the_resident_others_may_take_and_the_other_way_round() -> None:
-    bus, _ = make()
-    bus.offer(works("a", "b"))
-    assert [handed.work.intent.id for handed in bus.take("other", (DEFAULT_POOL,), 1)] == ["a"]
-    assert names(bus.take_here("lane", 9)) == ["b"]
-
-
 def test_what_the_resident_declines_goes_to_others_until_it_reconsiders() -> None:
     bus, _ = make()
     bus.offer(works("a", "b"))
@@ -99,13 +70,6 @@ def test_revoked_work_leaves_no_trace_in_a_queue_that_nobody_takes_from() -> Non
     assert sum(len(queue.entries) for queue in bus._queues.values()) < 1_100
 
 
-def test_what_is_gone_takes_no_turn_from_its_run() -> None:
-    bus, _ = make()
-    bus.offer([work(f"{run}{number}", run=run) for run in "ab" for number in range(4)])
-    bus.revoke(["a0", "a1", "a2"])
-    assert names(bus.take_here("lane", 3)) == ["a3", "b0", "b1"]
-
-
 def test_a_pool_is_recorded_only_where_one_is_asked_for() -> None:
     assert "pool" not in OpenIntent(id="i", kind="call", params={}).to_value()
     assert OpenIntent(id="i", kind="call", params={}, pool="gpu").to_value()["pool"] == "gpu"
@@ -126,7 +90,7 @@ async def test_work_beyond_the_bound_of_its_pool_stays_open_and_is_done_later(
 ) -> None:
     (tmp_path / "flow.yaml").write_text(LOOP)
     engine = Engine(f"sqlite:///{tmp_path}/t.db", concurrency=1, threads=1)
-    engine.worker.bus.queue_max = 4
+    engine.bus.queue_max = 4
     async with engine:
         engine.deploy(str(tmp_path / "flow.yaml"))
         run = await engine.start("many")
@@ -135,15 +99,6 @@ async def test_work_beyond_the_bound_of_its_pool_stays_open_and_is_done_later(
         assert shown["status"] == "completed"
         assert shown["stats"]["intents"] >= 40
         await assert_replays(run)
-
-
-def test_runs_take_turns_whoever_came_first_with_how_much() -> None:
-    bus, _ = make()
-    bus.offer([work(f"big-{n}", run="big") for n in range(1_000)])
-    bus.offer([work("small-0", run="small"), work("small-1", run="small"), work("other-0", run="other")])
-    expected = ["big-0", "small-0", "other-0", "big-1", "small-1", "big-2"]
-    assert names(bus.take_here("lane", 3)) == expected[:3]
-    assert names(bus.take_here("lane", 3)) == expected[3:], "a run's own work stays in its order"
 
 
 def test_what_comes_back_is_next_and_what_is_gone_is_skipped() -> None:

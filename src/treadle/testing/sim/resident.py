@@ -11,7 +11,7 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from typing import Final
 
-from treadle.bus.local import LocalBus
+from treadle.bus.protocol import NearSide
 from treadle.runtime.ports import Work
 
 LANE: Final = "functions"
@@ -22,7 +22,7 @@ PASSED_MAX: Final = 2
 class SimResident:
     def __init__(
         self,
-        bus: LocalBus,
+        bus: NearSide,
         places: int,
         begin: Callable[[Work], None],
         drop: Callable[[Sequence[str]], None],
