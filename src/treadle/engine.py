@@ -138,9 +138,9 @@ class Engine(
         self._traces = self._tracing(telemetry)
         self.worker = Worker(
             self._bridge.bus,
-            self._bridge,
+            self._bridge.door,
             self.secrets,
-            ByDigest(self.library, self._bridge.read_blocking),
+            ByDigest(self.library, self._bridge.reading.read_blocking),
             PerformerTable(lambda dialect: performers_of(dialect, self)),
             concurrency=arguments.positive("concurrency", concurrency),
             threads=arguments.positive("threads", threads),
@@ -158,7 +158,7 @@ class Engine(
         try:
             await self._begin_traces()
             for deploy in self._deploying:
-                await self._bridge.operate("deploy", deploy.to_value())
+                await self._bridge.asks.operate("deploy", deploy.to_value())
         except BaseException:
             await self.__aexit__()
             raise
@@ -167,7 +167,7 @@ class Engine(
 
     async def __aexit__(self, *exc: object) -> None:
         """Stops at once, settles nothing; `await engine.worker.finish(30)` before it ends what is in hand."""
-        if self._bridge.is_forked:
+        if self._bridge.home.is_forked:
             return  # everything that could be closed is the parent's
         await self._end_traces()
         await self._bridge.stop()
@@ -198,20 +198,20 @@ class Engine(
 
     async def write(self, change: Callable[[Desk], T], *, action: str = "", target: str = "") -> T:
         """Runs a change on the core thread, in a commit of its own; with an `action`, who did it is kept."""
-        return await self._bridge.write(change, action=action, target=target)
+        return await self._bridge.asks.write(change, action=action, target=target)
 
     async def read(self, question: Callable[[Reads], T], *, long: bool = False) -> T:
         """Asks the store, off the core thread where possible; `long` if the answer may take its time."""
-        return await self._bridge.read(question, long=long)
+        return await self._bridge.reading.read(question, long=long)
 
     async def ask(self, make: Callable[[Ack], Command]) -> Any:
         """Hands the core a command that answers by itself."""
-        return await self._bridge.ask(make)
+        return await self._bridge.asks.ask(make)
 
     async def operate(self, name: str, body: dict[str, Any], *, home: str = "") -> Any:
         """Performs a named operation where the store is owned, here or in another process. `home` is the
         run at which it is decided, if there is one."""
-        return await self._bridge.operate(name, body, home=home)
+        return await self._bridge.asks.operate(name, body, home=home)
 
     # --- definitions ---
 
@@ -235,15 +235,15 @@ class Engine(
         asked = [self.library.deploy_of(definition, validation=self.validation) for definition in found]
         for deploy in (*asked, *map(deploys.unavailable, kept)):
             deploy = deploy.asked_by(by)
-            if self._bridge.open:
-                self._bridge.operate_blocking("deploy", deploy.to_value())
+            if self._bridge.seat.thread is not None:
+                self._bridge.asks.operate_blocking("deploy", deploy.to_value())
             else:
                 self._deploying.append(deploy)
         return [*found, *kept]
 
     async def definition(self, workflow: Any) -> DefinitionRow:
         """The stored, canonical form of a workflow, for `export`."""
-        core = self._bridge.core
+        core = self._bridge.seat.core
         return await self.library.resolve(
             workflow, self.read, tenure=None if core is None else core.held.sole
         )
@@ -328,9 +328,9 @@ class Engine(
                 event, blobs = arguments.started(row, dialect.machine, given, options, reference, priority)
                 own_key = None if key is None else from_caller(key)
                 create = NewRun(row.dialect, row.name, row.version, row.digest, own_key)
-                if not self._bridge.decides(run):
+                if not self._bridge.seat.decides(run):
                     await self.teach(run, row)
-                answer = await self._bridge.ask(partial(Item, run, event, create=create, blobs=blobs))
+                answer = await self._bridge.asks.ask(partial(Item, run, event, create=create, blobs=blobs))
             except TreadleError as refusal:
                 row = await self.library.named_before(workflow, id, self.read, row, refusal)
                 continue
@@ -349,7 +349,7 @@ class Engine(
 
     async def run(self, id: str) -> Run:
         """A handle on a run that is there."""
-        if not is_going_on(self._bridge.core, id):
+        if not is_going_on(self._bridge.seat.core, id):
             await self.read(lambda reads: document.row_of(reads, id))
         return Run(self, id)
 

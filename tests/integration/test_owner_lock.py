@@ -63,7 +63,7 @@ async def test_a_guest_that_gets_no_answer_says_whom_it_waits_for(
     held = OwnerLock(path)  # of a process that hangs: this one, for the test
     assert held.acquire()
     guest = Engine(f"sqlite:///{path}")
-    guest._bridge.patience_s = 0.05
+    guest._bridge.asks.patience_s = 0.05
     toy.install(guest)
     async with guest:
         assert not guest.owns
@@ -79,7 +79,7 @@ async def test_a_guest_that_gets_no_answer_says_whom_it_waits_for(
                         break
                     await asyncio.sleep(0.01)
             await asyncio.sleep(0)
-        rounds = (time.monotonic() - began) / guest._bridge.patience_s
+        rounds = (time.monotonic() - began) / guest._bridge.asks.patience_s
         assert caplog.text.count("owns this store") <= rounds + 1, "said once for all who wait"
         held.release()
         await asyncio.gather(*asking)

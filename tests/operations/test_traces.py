@@ -354,7 +354,7 @@ class Kept:
     """A store as a follower sees it, of an engine that is open; it starts at the beginning."""
 
     def __init__(self, engine: Engine) -> None:
-        self._read = engine._bridge.read_blocking
+        self._read = engine._bridge.reading.read_blocking
         self.body: Any = {"marks": [[0, 0, 0]]}
 
     def is_ours(self) -> bool:

@@ -43,9 +43,13 @@ def news(*seqs: int, ended: bool = False, no: int = 1) -> News:
     )
 
 
+def watching_of(stored: Stored, **more: float) -> Watching:
+    return Watching(stored, stored, lambda: None, **more)
+
+
 async def told(*found: News, after: Any = 0, last: int = 0) -> list[int]:
     seen: list[int] = []
-    watching = Watching(
+    watching = watching_of(
         Stored(last or max((event["seq"] for item in found for event in item.events), default=0))
     )
     watching.observe(lambda event: seen.append(event["seq"]), after=after)
@@ -76,7 +80,7 @@ async def test_who_comes_while_a_run_ends_misses_nothing_of_it() -> None:
 
 
 def test_who_only_waits_for_an_end_is_told_of_it_without_its_events() -> None:
-    watching = Watching(Stored(0))
+    watching = watching_of(Stored(0))
     with watching.watch("r", end=True):
         assert watching.wants("r", True)
         assert not watching.wants("r", False)
@@ -127,7 +131,7 @@ async def test_an_observer_may_raise_anything() -> None:
         task.cancel()
         await task
 
-    watching = Watching(Stored(0))
+    watching = watching_of(Stored(0))
     watching.observe(leaves, after=0)
     watching.observe(cancelled, after=0)
     watching.tell([news(1, 2), news(3)])
@@ -163,7 +167,7 @@ async def test_thousands_who_wait_for_runs_that_are_not_in_memory_do_not_ask_aga
 
 
 async def test_who_waits_for_as_long_as_it_takes_is_reminded_though_nobody_tells() -> None:
-    watching = Watching(Stored(0), remind_s=0.02)
+    watching = watching_of(Stored(0), remind_s=0.02)
 
     async def look_twice(run: str) -> None:
         with watching.watch(run, end=True) as watch:
@@ -179,7 +183,7 @@ async def test_who_waits_for_as_long_as_it_takes_is_reminded_though_nobody_tells
 
 
 async def test_nobody_is_reminded_of_an_engine_that_is_closed() -> None:
-    watching = Watching(Stored(0), remind_s=0.0)
+    watching = watching_of(Stored(0), remind_s=0.0)
     with watching.watch("run", end=True) as watch:
         waiting = asyncio.ensure_future(watch.changed(None))
         await asyncio.sleep(0)
@@ -213,7 +217,7 @@ async def test_the_result_of_a_run_that_has_ended_comes_from_memory_and_is_that_
         engine.tool("once")(once)
         engine.deploy(tmp_path / "fails.yaml")
         run = await engine.start("fails", None, id="r")
-        core = engine._bridge.core
+        core = engine._bridge.seat.core
         assert core is not None
         with pytest.raises(RunFailed):
             await run.result(60)

@@ -22,13 +22,17 @@ class LimitMethods(ScheduleMethods):
 
     async def limits(self) -> list[dict[str, Any]]:
         """Every workflow that is limited: what its limits are, who said so, who is in line."""
-        rows = await self._bridge.read(lambda reads: quotas.listed(reads, self.library.registry(reads)))
+        rows = await self._bridge.reading.read(
+            lambda reads: quotas.listed(reads, self.library.registry(reads))
+        )
         return [self._with_work(row) for row in rows]
 
     async def limit(self, workflow: str) -> dict[str, Any]:
         """The limits of one workflow; none where `limits` is None."""
         name = quotas.checked_name(workflow)
-        row = await self._bridge.read(lambda reads: quotas.shown(reads, self.library.registry(reads), name))
+        row = await self._bridge.reading.read(
+            lambda reads: quotas.shown(reads, self.library.registry(reads), name)
+        )
         return self._with_work(row)
 
     def _with_work(self, row: quotas.LimitsRow) -> dict[str, Any]:
@@ -44,7 +48,7 @@ class LimitMethods(ScheduleMethods):
         bridge = self._bridge
         async with self._capping:
             if bridge.pools is None:
-                bridge.bus.limit_pools(await bridge.read(pools.pool_caps))
+                bridge.bus.limit_pools(await bridge.reading.read(pools.pool_caps))
             else:
                 await bridge.pools.look()
 
@@ -57,12 +61,12 @@ class LimitMethods(ScheduleMethods):
         """Limits a workflow from now on, whatever its definition says, or the work of a pool (`pool:NAME`): `concurrency`, `per`, `rate`, `queue`,
         `priority`. Runs that were started while it was not limited are not counted."""
         asked = {"do": "set", "name": quotas.checked_name(workflow), "limits": from_caller(limits)}
-        return await self._changed(workflow, await self._bridge.operate("limit", asked))
+        return await self._changed(workflow, await self._bridge.asks.operate("limit", asked))
 
     async def limit_remove(self, workflow: str) -> dict[str, Any]:
         """Leaves the limits of a workflow to its definition again."""
         asked = {"do": "remove", "name": quotas.checked_name(workflow)}
-        return await self._changed(workflow, await self._bridge.operate("limit", asked))
+        return await self._changed(workflow, await self._bridge.asks.operate("limit", asked))
 
     async def _changed(self, workflow: str, said: dict[str, Any]) -> dict[str, Any]:
         """What was said is what this call said, whatever others say by now; who is in line, as it is after it."""

@@ -22,28 +22,28 @@ class MemberMethods:
     def owns(self) -> bool:
         """Whether runs are decided here: this engine owns the store, or holds shards of it. Else it is the guest of
         another process."""
-        return self._bridge.owns
+        return self._bridge.seat.owns
 
     @property
     def begins_anew(self) -> bool:
         """Whether this member has no core just now: its store did not answer, and is waited for."""
-        return self._bridge.shares and self._bridge.core is None
+        return self._bridge.seat.shares and self._bridge.seat.core is None
 
     @property
     def shards(self) -> dict[str, int]:
         """How many shards this engine holds, of how many."""
-        held, of = self._bridge.shards
+        held, of = self._bridge.seat.shards
         return {"held": held, "of": of}
 
     def decides(self, run: str) -> bool:
         """Whether a run is decided here, as things stand; "" for what belongs to the whole store."""
-        return self._bridge.decides(run)
+        return self._bridge.seat.decides(run)
 
     async def teach(self, run: str, row: DefinitionRow) -> None:
         """Whoever decides a run has to know what was compiled here."""
         if not self.decides(run) and row.digest in self.library.known:
             family = deploys.family_value(self.library.family(row.digest))
-            await self._bridge.operate("learn", family)
+            await self._bridge.asks.operate("learn", family)
 
     @property
     def meter(self) -> CoreMeter:
@@ -52,22 +52,22 @@ class MemberMethods:
 
     @property
     def runs_in_memory(self) -> int:
-        core = self._bridge.core
+        core = self._bridge.seat.core
         return 0 if core is None else len(core.hot)
 
     def homes(self) -> list[str]:
         """Names at which everybody is reached who decides something on this store, one for each."""
-        return self._bridge.homes()
+        return self._bridge.seat.homes()
 
     @property
     def member_name(self) -> str | None:
         """What this engine is called among those who share the store; None where it has one owner."""
-        member = self._bridge.member
+        member = self._bridge.seat.member
         return None if member is None else member.name
 
     def announce(self, url: str, about: Mapping[str, Any]) -> None:
         """Where this engine is served, and what else others are told of it, from its next look on."""
-        if (member := self._bridge.member) is not None:
+        if (member := self._bridge.seat.member) is not None:
             member.url, member.about = url, about
 
     async def dismiss(self, name: str) -> bool:
@@ -88,5 +88,5 @@ class MemberMethods:
     def members(self) -> list[dict[str, Any]]:
         """Those who share the store with this engine, itself among them, with how many shards each has; nobody
         where a store has one owner."""
-        sharing = self._bridge.sharing
+        sharing = self._bridge.seat.sharing
         return [] if sharing is None else sharing.members()

@@ -50,8 +50,11 @@ class EventSource(Protocol):
 
     async def events_after(self, run: str, after: int, record: int = 1) -> list[dict[str, Any]]: ...
     async def runs_beyond(self, event_no: int) -> list[str]: ...
+    async def moved_since(self, since: tuple[int, int]) -> tuple[tuple[int, int], list[MovedRun]]: ...
 
-    def check_loop(self) -> object: ...
+
+class Standpoint(Protocol):
+    """From where runs are watched."""
 
     @property
     def core(self) -> Core | None:
@@ -62,7 +65,6 @@ class EventSource(Protocol):
     def is_told(self) -> bool: ...
     @property
     def shares(self) -> bool: ...
-    async def moved_since(self, since: tuple[int, int]) -> tuple[tuple[int, int], list[MovedRun]]: ...
 
 
 class _Mark(NamedTuple):
@@ -126,21 +128,21 @@ class Watch:
     @property
     def is_going_on(self) -> bool:
         """Whether the run is in memory here and has not ended, so that its end will wake this watch."""
-        return is_going_on(self._watching.source.core, self.run)
+        return is_going_on(self._watching.standpoint.core, self.run)
 
     @property
     def work(self) -> list[str]:
         """What somebody works on for the run, if it is in memory here: there will be news of it."""
-        return work_of(self._watching.source.core, self.run)
+        return work_of(self._watching.standpoint.core, self.run)
 
     @property
     def is_told(self) -> bool:
         """Whether nothing can happen to a run without a word of it here."""
-        return self._watching.source.is_told
+        return self._watching.standpoint.is_told
 
     def outcome(self) -> RunOutcome | None:
         """How the run ended, if that is durable and it is still in memory."""
-        return outcome(self._watching.source.core, self.run)
+        return outcome(self._watching.standpoint.core, self.run)
 
     def wake(self, failure: BaseException | None = None) -> None:
         self._failure = failure or self._failure
@@ -161,8 +163,18 @@ class Watch:
 
 
 class Watching:
-    def __init__(self, source: EventSource, *, remind_s: float = REMIND_S) -> None:
-        self.source = source
+    def __init__(
+        self,
+        source: EventSource,
+        standpoint: Standpoint,
+        check_loop: Callable[[], object],
+        *,
+        remind_s: float = REMIND_S,
+    ) -> None:
+        """`check_loop` refuses whoever watches on another event loop than the one it has begun on."""
+        self._source = source
+        self.standpoint = standpoint
+        self._check_loop = check_loop
         self._remind_s = remind_s
         self._begun = False
         self._loop: asyncio.AbstractEventLoop | None = None
@@ -196,7 +208,7 @@ class Watching:
 
     def add(self, watch: Watch) -> None:
         if self._begun:
-            self.source.check_loop()
+            self._check_loop()
         # Lists are replaced, never changed: the core thread looks at them too.
         self._watches[watch.run] = [*self._watches.get(watch.run, ()), watch]
         if not watch.end:
@@ -212,7 +224,7 @@ class Watching:
             del self._watches[watch.run]
 
     def observe(self, observer: Observer, *, after: int | Mapping[str, int]) -> None:
-        observing = _Observing(observer, after, self.source)
+        observing = _Observing(observer, after, self._source)
         self._observers.append(observing)
         if self._begun:
             assert self._loop is not None, "what has begun has a loop"
@@ -235,7 +247,7 @@ class Watching:
     @property
     def _has_to_look(self) -> bool:
         """Whether others decide something on this store, or may at any time."""
-        return self.source.shares or not self.source.is_told
+        return self.standpoint.shares or not self.standpoint.is_told
 
     async def end(self) -> None:
         """Looks a last time, if looking is needed."""
@@ -243,14 +255,14 @@ class Watching:
             self._following.cancel()
             await asyncio.wait([self._following])
             self._following = None
-            if not self.source.is_told:
+            if not self.standpoint.is_told:
                 await self._look()
 
     async def _follow(self) -> None:
         """While others decide something on this store; and once more after that, for what they did last."""
         was_told = False
         while True:
-            is_told = self.source.is_told
+            is_told = self.standpoint.is_told
             if not (is_told and was_told):
                 await self._look()
             was_told = is_told
@@ -258,7 +270,7 @@ class Watching:
 
     async def _look(self) -> None:
         try:
-            self._looked, found = await self.source.moved_since(self._looked)
+            self._looked, found = await self._source.moved_since(self._looked)
         except TreadleError:
             return  # the store does not answer now; it is asked again
         for run in found:
@@ -445,4 +457,4 @@ class WatchMethods:
 
     async def events_after(self, run: str, after: int, record: int = 1) -> list[dict[str, Any]]:
         """A run's events with a higher number than `after`, none of which is in a record before `record`."""
-        return await self._bridge.events_after(run, after, record)
+        return await self._bridge.reading.events_after(run, after, record)

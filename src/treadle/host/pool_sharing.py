@@ -11,18 +11,15 @@ import asyncio
 import contextlib
 import logging
 import threading
-from collections.abc import Callable
-from typing import Any, Final, Protocol, TypeVar
+from collections.abc import Awaitable, Callable, Collection
+from typing import Any, Final
 
 from treadle.bus.local import LocalBus
 from treadle.kernel.errors import TreadleError
 from treadle.runtime import pools
 from treadle.store.protocol import Reads
 
-from .sharing import Sharing
-
 log = logging.getLogger("treadle.core")
-T = TypeVar("T")
 
 # How often what operators say is looked up, and leave that is in use is renewed.
 LOOK_S: Final = 1.0
@@ -32,21 +29,27 @@ ASK_S: Final = 0.2
 REST_S: Final = 0.02
 
 
-class PoolHome(Protocol):
-    bus: LocalBus
-
-    @property
-    def sharing(self) -> Sharing | None: ...
-    async def read(self, question: Callable[[Reads], T], *, long: bool = False) -> T: ...
-    async def operate(self, name: str, body: dict[str, Any], *, home: str = "") -> Any: ...
+# What operators say: the limit of each pool, and the pools of which somebody waits for our word.
+Said = tuple[dict[str, int], Collection[str]]
 
 
 class PoolSharing:
     """On the event loop."""
 
-    def __init__(self, home: PoolHome, member: str) -> None:
-        self._home = home
+    def __init__(
+        self,
+        member: str,
+        bus: LocalBus,
+        *,
+        is_there: Callable[[], bool],
+        read: Callable[[Callable[[Reads], Said]], Awaitable[Said]],
+        operate: Callable[[str, dict[str, Any]], Awaitable[Any]],
+    ) -> None:
+        """`is_there`: whether others still go by what they know of this member."""
         self._member = member
+        self._bus = bus
+        self._read = read
+        self._operate = operate
         self._caps: dict[str, int] = {}
         # By pool: what we have leave for, and what is our due.
         self._leaves: dict[str, tuple[int, int]] = {}
@@ -59,7 +62,7 @@ class PoolSharing:
         self._woken = asyncio.Event()
         self._task: asyncio.Task[None] | None = None
         self._end_listening: Callable[[], None] = lambda: None
-        home.bus.caps.only_while(self._is_there)
+        bus.caps.only_while(is_there)
 
     def begin(self) -> None:
         loop = asyncio.get_running_loop()
@@ -68,7 +71,7 @@ class PoolSharing:
             with contextlib.suppress(RuntimeError):  # the loop is closing
                 loop.call_soon_threadsafe(self._woken.set)
 
-        self._end_listening = self._home.bus.listen(wake)
+        self._end_listening = self._bus.listen(wake)
         self._task = loop.create_task(self._run())
 
     async def end(self) -> None:
@@ -78,18 +81,14 @@ class PoolSharing:
             await asyncio.wait([self._task])
             self._task = None
 
-    def _is_there(self) -> bool:
-        sharing = self._home.sharing
-        return sharing is not None and sharing.is_there
-
     def was_away(self) -> None:
         """On the core's thread: others may have been given what we had leave for."""
         with self._lock:
             self._void()
             self._leaves = {}
             for pool in self._caps:
-                self._home.bus.limit_pool(pool, 0)
-        self._home.bus.awaken()
+                self._bus.limit_pool(pool, 0)
+        self._bus.awaken()
 
     def _void(self) -> None:
         self._voided += 1
@@ -125,7 +124,7 @@ class PoolSharing:
             asks = {pool: list(ask) for pool, ask in offers.items() if self._is_news(pool, ask, ago_s)}
         if not asks:
             return
-        answer = await self._home.operate(pools.SHARE, {"member": self._member, "asks": asks})
+        answer = await self._operate(pools.SHARE, {"member": self._member, "asks": asks})
         with self._lock:
             if voided != self._voided:
                 return
@@ -133,7 +132,7 @@ class PoolSharing:
             self._asked = offers
             for pool, (held, due) in answer.items():
                 self._leaves[pool] = held, due
-                self._home.bus.limit_pool(pool, min(held, due))
+                self._bus.limit_pool(pool, min(held, due))
 
     def _is_news(self, pool: str, ask: tuple[int, int, bool], ago_s: float) -> bool:
         """Whether there is something to be said: something else than before, that we want more, or, now and then, what
@@ -144,7 +143,7 @@ class PoolSharing:
 
     async def look(self) -> None:
         """Goes by what operators say, from now on."""
-        caps, awaited = await self._home.read(
+        caps, awaited = await self._read(
             lambda reads: (pools.pool_caps(reads), pools.awaiting(reads, self._member))
         )
         with self._lock:
@@ -155,15 +154,15 @@ class PoolSharing:
         with self._lock:
             self._void()
             self._leaves = {pool: leave for pool, leave in self._leaves.items() if pool in caps}
-            self._home.bus.limit_pools({pool: min(self._leaves.get(pool, (0, 0))) for pool in caps})
+            self._bus.limit_pools({pool: min(self._leaves.get(pool, (0, 0))) for pool in caps})
             self._caps = caps
         self._woken.set()
 
     def _offer(self, pool: str) -> tuple[int, int, bool]:
         """What we keep of a pool, from now on, what we could do, and whether workers elsewhere have some of it."""
         cap, (held, due) = self._caps[pool], self._leaves.get(pool, (0, 0))
-        busy, waiting = self._home.bus.in_pool(pool)
+        busy, waiting = self._bus.in_pool(pool)
         most = min(held, due, busy + waiting)
-        busy, waiting = self._home.bus.limit_pool(pool, most)
+        busy, waiting = self._bus.limit_pool(pool, most)
         self._leaves[pool] = max(busy, most), due
-        return max(busy, most), min(cap, busy + waiting), self._home.bus.is_elsewhere(pool)
+        return max(busy, most), min(cap, busy + waiting), self._bus.is_elsewhere(pool)

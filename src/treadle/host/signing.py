@@ -13,6 +13,8 @@ import hmac
 import os
 from pathlib import Path
 
+from msgspec.structs import replace
+
 from treadle.kernel.model import Receipt
 from treadle.kernel.values import encode
 from treadle.store.files import written
@@ -30,6 +32,25 @@ class Signer:
 
     def verify(self, receipt: Receipt) -> bool:
         return hmac.compare_digest(self.sign(receipt), receipt.signature)
+
+
+class Vouching:
+    """What an engine vouches with for work and receipts, once its core has opened the store."""
+
+    def __init__(self) -> None:
+        # What leases of work are sealed with; the store's.
+        self.work_key = b""
+        self._signer: Signer | None = None
+
+    def begin(self, work_key: bytes, signer: Signer) -> None:
+        self.work_key, self._signer = work_key, signer
+
+    def sign(self, receipt: Receipt) -> bytes:
+        return b"" if self._signer is None else self._signer.sign(receipt)
+
+    def vouched(self, receipt: Receipt) -> Receipt:
+        """A receipt with the node's signature, where this process has a key."""
+        return receipt if self._signer is None else replace(receipt, signature=self._signer.sign(receipt))
 
 
 def node_signer(store: Path | None) -> Signer:

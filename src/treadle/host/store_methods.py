@@ -73,7 +73,7 @@ class StoreMethods:
         waiting = [row.id for row in rows if row.status == QUEUED]
         places: dict[str, Any] = {}
         if waiting:
-            places = await self._bridge.read(
+            places = await self._bridge.reading.read(
                 lambda reads: {id: place for id in waiting if (place := document.queued(reads, id))}
             )
         return [
@@ -91,7 +91,7 @@ class StoreMethods:
     ) -> Sequence[RunRow]:
         """One page of runs as the store has them, newest first; `list` says which filters there are."""
         if not state:
-            return await self._bridge.read(
+            return await self._bridge.reading.read(
                 lambda reads: reads.runs(**filters, before_no=before_no, limit=limit)
             )
         wanted = checked_state(state)
@@ -100,7 +100,7 @@ class StoreMethods:
             found = document.in_state(reads, self.library.registry(reads), wanted, filters, before_no)
             return [*islice(found, limit)]
 
-        return await self._bridge.read(ask, long=True)
+        return await self._bridge.reading.read(ask, long=True)
 
     async def rows(self, **filters: Unpack[RunFilters]) -> AsyncIterator[dict[str, Any]]:
         """Every run that `list` would find, however many, newest first; read in pages as they are asked for."""
@@ -137,12 +137,12 @@ class StoreMethods:
                 assert isinstance(reads, SqlReads), "every store is one of SQL"
                 return shelf.put(reads, [run.no for run in runs])
 
-            return await bridge.read(put, long=True)
+            return await bridge.reading.read(put, long=True)
 
         try:
             return await collecting.collect(
-                bridge.operate,
-                bridge.homes(),
+                bridge.asks.operate,
+                bridge.seat.homes(),
                 now_ns=now_ns,
                 dry_run=dry_run,
                 by=by,
@@ -163,7 +163,7 @@ class StoreMethods:
 
         path, bridge = Path(file), self._bridge
         meant = await asyncio.to_thread(returning.checked, path, ids)
-        there = await bridge.read(lambda reads: [id for id in meant if reads.run(id) is not None])
+        there = await bridge.reading.read(lambda reads: [id for id in meant if reads.run(id) is not None])
         if there:
             more = f", and {len(there) - 1} others of {path}" if len(there) > 1 else ""
             raise RunExists(
@@ -171,7 +171,7 @@ class StoreMethods:
             )
 
         def ask(id: str, **step: Any) -> Awaitable[Any]:
-            return bridge.operate(keeping.RETURN, {"id": id, "by": by, **step}, home=id)
+            return bridge.asks.operate(keeping.RETURN, {"id": id, "by": by, **step}, home=id)
 
         for id in meant:
             found = await asyncio.to_thread(returning.taken, path, id)
@@ -185,11 +185,11 @@ class StoreMethods:
     async def delete(self, id: str, *, by: str | None = None) -> dict[str, Any]:
         """Removes a run that has ended and the runs below it, which must have ended too. Their payloads go with the
         next collection."""
-        family = await self._bridge.read(lambda reads: keeping.family_of(reads, id))
+        family = await self._bridge.reading.read(lambda reads: keeping.family_of(reads, id))
         # Itself last: cut in between, the same call goes on with the rest.
         for member in reversed(family):
             try:
-                await self._bridge.operate(keeping.REMOVE, {"id": member, "by": by}, home=member)
+                await self._bridge.asks.operate(keeping.REMOVE, {"id": member, "by": by}, home=member)
             except RunNotFound:
                 if member == id:
                     raise
@@ -199,8 +199,8 @@ class StoreMethods:
         """Health of the store: what is damaged, one by one, and how much was looked at; with `deep`, all."""
         from . import checkup
 
-        owner = os.getpid() if self._bridge.shards[0] else None
-        return await self._bridge.read(
+        owner = os.getpid() if self._bridge.seat.shards[0] else None
+        return await self._bridge.reading.read(
             lambda reads: checkup.report(
                 reads, self.library.registry(reads), self.store_url, owner, deep=deep
             ),
@@ -209,4 +209,4 @@ class StoreMethods:
 
     async def diagnostics(self, run: str | None = None) -> Rows:
         """What was refused or stale, for one run or for all; who deployed and collected, if they said so."""
-        return await self._bridge.read(lambda reads: reads.diagnostics(run))
+        return await self._bridge.reading.read(lambda reads: reads.diagnostics(run))

@@ -24,7 +24,7 @@ class TaskMethods:
         """The inbox: the tasks that are open or claimed, or those of another status."""
         status = checked_statuses(filters.get("status", tasks.OPEN), tasks.STATUSES)
         asked: dict[str, Any] = {**filters, "status": status}
-        return await self._bridge.read(
+        return await self._bridge.reading.read(
             lambda reads: [
                 tasks.task_value(row, reads) for row in reads.tasks(**asked, after_no=after_no, limit=limit)
             ]
@@ -32,7 +32,7 @@ class TaskMethods:
 
     async def task(self, id: str) -> dict[str, Any]:
         """One task of the inbox."""
-        return await self._bridge.read(lambda reads: tasks.shown(reads, id))
+        return await self._bridge.reading.read(lambda reads: tasks.shown(reads, id))
 
     async def task_claim(self, id: str, *, user: str | None, roles: Collection[str] = ()) -> dict[str, Any]:
         """Claims a task for a user who holds one of its roles."""
@@ -74,7 +74,7 @@ class TaskMethods:
         actor = tasks.Actor(*checked_actor(user, roles, more.get("to")))
         asked = tasks.Operation(name=name, task=id, actor=actor, **more)
         bridge, home = self._bridge, ""
-        if bridge.member is not None:
+        if bridge.seat.member is not None:
             # Of several who share a store, the one decides that has its run; else there is one for all.
-            home = await bridge.read(lambda reads: tasks.home(reads, id))
-        return dict(await bridge.operate(tasks.KIND, asked.to_value(), home=home))
+            home = await bridge.reading.read(lambda reads: tasks.home(reads, id))
+        return dict(await bridge.asks.operate(tasks.KIND, asked.to_value(), home=home))

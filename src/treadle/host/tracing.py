@@ -8,7 +8,6 @@ from typing import Final, TypeVar
 from treadle.kernel.tracing import TraceIds
 from treadle.kernel.values import Value, encode
 from treadle.lang.definition import Dialect
-from treadle.runtime.commands import Write
 from treadle.runtime.desk import Desk
 from treadle.runtime.ports import Work
 from treadle.store.protocol import Reads
@@ -18,7 +17,10 @@ from treadle.telemetry.settings import OtlpSettings
 from treadle.telemetry.spans import Measured
 from treadle.telemetry.tracer import Tracer
 
-from .bridge import Bridge
+from .asks import Asks
+from .reading import StoreReading
+from .seat import Seat
+from .signing import Vouching
 
 T = TypeVar("T")
 
@@ -27,17 +29,19 @@ SERVICE: Final = "treadle"
 _ROW: Final = ("telemetry", "traces")
 
 
-class _Store:
+class TracedStore:
     """The store of an engine, as a follower needs it."""
 
-    def __init__(self, bridge: Bridge) -> None:
-        self._bridge = bridge
+    def __init__(self, seat: Seat, reading: StoreReading, asks: Asks) -> None:
+        self._seat = seat
+        self._reading = reading
+        self._asks = asks
 
     def is_ours(self) -> bool:
-        return self._bridge.decides("")
+        return self._seat.decides("")
 
     def read(self, question: Callable[[Reads], T]) -> T:
-        return self._bridge.read_blocking(question)
+        return self._reading.read_blocking(question)
 
     def saved(self) -> Value | None:
         return self.read(lambda reads: reads.document(*_ROW))
@@ -47,13 +51,16 @@ class _Store:
             desk.belongs("")
             desk.batch.documents.append((*_ROW, desk.clock.now_ns(), encode(body)))
 
-        self._bridge.ask_blocking(lambda ack: Write(write, ack))
+        self._asks.write_blocking(write)
 
 
 class EngineTraces:
-    def __init__(self, settings: OtlpSettings, bridge: Bridge, dialects: Mapping[str, Dialect]) -> None:
+    def __init__(
+        self, settings: OtlpSettings, store: TracedStore, vouching: Vouching, dialects: Mapping[str, Dialect]
+    ) -> None:
         self._settings = settings
-        self._bridge = bridge
+        self._store = store
+        self._vouching = vouching
         self._measured = measured_by(dialects)
         self._key: bytes | None = None
         self._ids = TraceIds()
@@ -65,8 +72,8 @@ class EngineTraces:
 
     def ids(self) -> TraceIds:
         """Those of the store, which is known once it is open."""
-        if self._key != self._bridge.work_key:
-            self._key = self._bridge.work_key
+        if self._key != self._vouching.work_key:
+            self._key = self._vouching.work_key
             self._ids = TraceIds(self._key, ratio=self._settings.ratio)
         return self._ids
 
@@ -75,7 +82,7 @@ class EngineTraces:
 
     def start(self) -> None:
         """The store is open. Not on the event loop."""
-        self._follower = Follower(_Store(self._bridge), self._connect(), self.ids, self._measured)
+        self._follower = Follower(self._store, self._connect(), self.ids, self._measured)
         self._follower.start()
         self.tracer.start()
 

@@ -9,8 +9,6 @@ from collections.abc import Callable
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
-import msgspec
-
 from treadle.bus.local import LocalBus
 from treadle.definitions.dialects import Dialects
 from treadle.kernel.model import Receipt, shard_of
@@ -58,10 +56,11 @@ class WorkMethods:
             return None
         from treadle.telemetry.settings import settings
 
-        from .tracing import EngineTraces
+        from .tracing import EngineTraces, TracedStore
 
-        found = settings(telemetry, os.environ)
-        return None if found is None else EngineTraces(found, self._bridge, self.dialects)
+        found, bridge = settings(telemetry, os.environ), self._bridge
+        store = TracedStore(bridge.seat, bridge.reading, bridge.asks)
+        return None if found is None else EngineTraces(found, store, bridge.vouching, self.dialects)
 
     async def _begin_traces(self) -> None:
         if self._traces is not None:
@@ -83,15 +82,15 @@ class WorkMethods:
     @property
     def work_key(self) -> bytes:
         """What leases and workers of this store are known by."""
-        return self._bridge.work_key
+        return self._bridge.vouching.work_key
 
     def shards_held(self) -> frozenset[int]:
         """The shards of the store that this engine holds now."""
-        core = self._bridge.core
+        core = self._bridge.seat.core
         return frozenset() if core is None else frozenset(tuple(core.store.held))
 
     def shard_of(self, run: str) -> int:
-        core = self._bridge.core
+        core = self._bridge.seat.core
         return 0 if core is None else shard_of(run, core.store.shards)
 
     def _is_at_home(self, work: Work) -> bool:
@@ -99,18 +98,14 @@ class WorkMethods:
 
     def hand_in(self, progress: Progress) -> None:
         """Progress of an intent; of one that is not open any more, nothing."""
-        self._bridge.submit(progress)
+        self._bridge.asks.submit(progress)
 
     def vouched(self, dialect: str, receipt: Receipt) -> Receipt:
         """A receipt with the node's signature, where its dialect asks for one: whoever brought it was known by
         the lease."""
-        if (
-            self._bridge.signer is None
-            or dialect not in self.dialects
-            or not self.dialects[dialect].machine.traits.signed
-        ):
+        if dialect not in self.dialects or not self.dialects[dialect].machine.traits.signed:
             return receipt
-        return msgspec.structs.replace(receipt, signature=self._bridge.signer.sign(receipt))
+        return self._bridge.vouching.vouched(receipt)
 
     def unavailable(self) -> dict[str, str]:
         """Intents that nobody here can do, and why."""
