@@ -20,16 +20,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar, Unpack, overload
 
 from treadle.kernel.errors import NotWaiting, RunNotFound, TreadleError, Unsupported, VersionMismatch
-from treadle.kernel.model import Cancel, Event, Patch, Retry, Signal
+from treadle.kernel.model import Cancel, Patch, Retry, Signal
 from treadle.kernel.values import Value
 from treadle.lang.alerts import Alerts
 from treadle.lang.definition import Definition, Dialect, Surroundings, TypedWorkflow
 from treadle.lang.handed import from_caller
 from treadle.lang.problems import Problem
 from treadle.runtime import deploys, document, keeping
-from treadle.runtime.commands import Command
-from treadle.runtime.desk import Desk
-from treadle.runtime.ports import Ack, Clock, Item, NewRun, SystemClock
+from treadle.runtime.ports import Clock, Item, NewRun, SystemClock, Work
 from treadle.store.protocol import DefinitionRow, Reads
 from treadle.work.performers import PerformerTable
 from treadle.work.worker import Worker
@@ -42,10 +40,13 @@ from .host.bridge import Bridge
 from .host.house_methods import HouseMethods
 from .host.limit_methods import LimitMethods
 from .host.member_methods import MemberMethods
-from .host.news import WatchMethods, is_going_on
+from .host.news import is_going_on
 from .host.operations import EngineOperations
+from .host.schedule_methods import ScheduleMethods
 from .host.store_methods import Once, StoreMethods
 from .host.task_methods import TaskMethods
+from .host.trace_switch import TraceSwitch
+from .host.watch_methods import WatchMethods
 from .host.work_methods import WorkMethods
 from .performers import performers_of
 from .runs import Run, TypedRun
@@ -78,6 +79,7 @@ class Engine(
     WorkMethods,
     WatchMethods,
     StoreMethods,
+    ScheduleMethods,
     LimitMethods,
     HouseMethods,
 ):
@@ -102,31 +104,28 @@ class Engine(
     ) -> None:
         if not __debug__:
             raise Unsupported("Treadle checks itself with assertions; run Python without -O")
-        self.store_url = store or os.environ.get("TREADLE_STORE") or "sqlite:///treadle.db"
+        url = store or os.environ.get("TREADLE_STORE") or "sqlite:///treadle.db"
         self.validation = validation or os.environ.get("TREADLE_VALIDATION") or "strict"
         if self.validation not in ("strict", "warn"):
             raise Unsupported(f"validation is 'strict' or 'warn', not {self.validation!r}")
-        place = Place.of(self.store_url)
-        self.tools = ToolRegistry()
-        self.dialects = Dialects(Surroundings(self._callables, self.tools.declared, _finds_skill))
-        self.library = Library(self.dialects, Alerts.read(alerts or {}))
+        place, tools = Place.of(url), ToolRegistry()
+        dialects = Dialects(Surroundings(self._callables, tools.declared, _finds_skill))
+        library = Library(dialects, Alerts.read(alerts or {}))
+        clock = clock or SystemClock()
         self.models: dict[str, Any] = {}
         # Skill settings given with a run: kept in memory only, because they may be secrets.
         self.configs: dict[str, Mapping[str, Any]] = {}
-        self.secrets = (
-            secrets if isinstance(secrets, Secrets) else Secrets(secrets, store=_secret_store(place.path))
-        )
-        # What timers and deadlines go by; `treadle.testing.VirtualClock` in tests.
-        self.clock: Clock = clock or SystemClock()
+        if not isinstance(secrets, Secrets):
+            secrets = Secrets(secrets, store=_secret_store(place.path))
         self._deploying: list[deploys.Deploy] = []
-        self._bridge = Bridge(
+        self._bridge = bridge = Bridge(
             place,
-            clock=self.clock,
+            clock=clock,
             hot_runs=arguments.positive(*arguments.cache_size(hot_runs)),
-            registry_of=self.library.registry,
-            core_registry_of=self.library.core_registry,
+            registry_of=library.registry,
+            core_registry_of=library.core_registry,
             operations=EngineOperations(
-                self.dialects,
+                dialects,
                 lambda: self.__dict__.get("applications"),
                 lambda: self.applications.machine,
                 lambda dialect: self.worker.try_again(dialect),
@@ -134,19 +133,34 @@ class Engine(
             ),
             readonly=readonly,
         )
-        # Who is told of runs by OTLP; nothing of it is imported where nobody is.
-        self._traces = self._tracing(telemetry)
+        super().__init__(
+            bridge,
+            store_url=url,
+            library=library,
+            dialects=dialects,
+            tools=tools,
+            secrets=secrets,
+            clock=clock,
+        )
+        self._traces = TraceSwitch(
+            telemetry,
+            seat=bridge.seat,
+            reading=bridge.reading,
+            asks=bridge.asks,
+            vouching=bridge.vouching,
+            dialects=dialects,
+        )
         self.worker = Worker(
-            self._bridge.bus,
-            self._bridge.door,
-            self.secrets,
-            ByDigest(self.library, self._bridge.reading.read_blocking),
+            bridge.bus,
+            bridge.door,
+            secrets,
+            ByDigest(library, bridge.reading.read_blocking),
             PerformerTable(lambda dialect: performers_of(dialect, self)),
             concurrency=arguments.positive("concurrency", concurrency),
             threads=arguments.positive("threads", threads),
             pools=frozenset(pools) or None,
             only=None if work else self._is_at_home,
-            tracer=None if self._traces is None else self._traces.tracer,
+            tracer=self._traces.tracer,
         )
         self._works = work
         if not help_others:
@@ -156,7 +170,7 @@ class Engine(
         self.library.stored.clear()
         await self._bridge.start(self.worker)
         try:
-            await self._begin_traces()
+            await self._traces.begin()
             for deploy in self._deploying:
                 await self._bridge.asks.operate("deploy", deploy.to_value())
         except BaseException:
@@ -169,7 +183,7 @@ class Engine(
         """Stops at once, settles nothing; `await engine.worker.finish(30)` before it ends what is in hand."""
         if self._bridge.home.is_forked:
             return  # everything that could be closed is the parent's
-        await self._end_traces()
+        await self._traces.end()
         await self._bridge.stop()
         if "agents" in self.__dict__:
             await self.agents.close()
@@ -189,29 +203,6 @@ class Engine(
         from .performers.agent.agents import Agents
 
         return Agents(self.models, self.secrets, self.configs, self)
-
-    # --- how everything below reaches the core ---
-
-    async def submit(self, /, run: str, event: Event, **more: Any) -> dict[str, Any]:
-        """Hands one event to a run; returns when the decision on it is durable."""
-        return dict(await self.ask(lambda ack: Item(run, arguments.checked_event(event), ack=ack, **more)))
-
-    async def write(self, change: Callable[[Desk], T], *, action: str = "", target: str = "") -> T:
-        """Runs a change on the core thread, in a commit of its own; with an `action`, who did it is kept."""
-        return await self._bridge.asks.write(change, action=action, target=target)
-
-    async def read(self, question: Callable[[Reads], T], *, long: bool = False) -> T:
-        """Asks the store, off the core thread where possible; `long` if the answer may take its time."""
-        return await self._bridge.reading.read(question, long=long)
-
-    async def ask(self, make: Callable[[Ack], Command]) -> Any:
-        """Hands the core a command that answers by itself."""
-        return await self._bridge.asks.ask(make)
-
-    async def operate(self, name: str, body: dict[str, Any], *, home: str = "") -> Any:
-        """Performs a named operation where the store is owned, here or in another process. `home` is the
-        run at which it is decided, if there is one."""
-        return await self._bridge.asks.operate(name, body, home=home)
 
     # --- definitions ---
 
@@ -458,6 +449,10 @@ class Engine(
         return await self.read(lambda reads: script_of(reads, shown, asks_models=asks_models))
 
     # --- house-keeping, plug-ins ---
+
+    def traced(self, work: Work) -> str | None:
+        """What a worker elsewhere continues, where this engine traces its runs."""
+        return self._traces.traceparent(work)
 
     async def want(self, *runs: str) -> None:
         """Has the work of these runs and their families done, by an engine that does not help others."""

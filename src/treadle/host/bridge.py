@@ -83,11 +83,6 @@ class Bridge:
         self.pools: PoolSharing | None = None
         self._started = False
 
-    @property
-    def worker(self) -> Worker | None:
-        """What does the work here, if anything does."""
-        return None if self._worker is None or self._worker.is_clerk else self._worker
-
     def help(self, runs: list[str] | None) -> None:
         """On the core thread: somebody wants these runs done, or all."""
         if self._helping is not None:

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from abc import ABC, abstractmethod
-from collections.abc import Awaitable, Callable, Mapping, Sequence
-from typing import Any, TypeVar
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 from treadle import access
 from treadle.arguments import whole
@@ -13,25 +12,15 @@ from treadle.kernel.errors import InputInvalid, Unsupported
 from treadle.kernel.values import from_caller
 from treadle.lang.retention import Retention
 from treadle.runtime import dead_letters, retention
-from treadle.runtime.ports import Clock
-from treadle.secrets.providers import Secret, Secrets, SecretStore
-from treadle.store.protocol import Reads
+from treadle.secrets.providers import Secret, SecretStore
 
-T = TypeVar("T")
+from .reach import Reaches
+
 Rows = list[dict[str, Any]]
 
 
-class HouseMethods(ABC):
+class HouseMethods(Reaches):
     """What an engine can do for those who look after it."""
-
-    clock: Clock
-    secrets: Secrets
-
-    @abstractmethod
-    async def operate(self, name: str, body: dict[str, Any], *, home: str = "") -> Any: ...
-
-    @abstractmethod
-    def read(self, question: Callable[[Reads], T], *, long: bool = False) -> Awaitable[T]: ...
 
     async def token_create(
         self, user: str, roles: Sequence[str], *, workflow: str | None = None, expires: str | None = None

@@ -6,31 +6,24 @@ import asyncio
 from functools import cached_property
 from typing import Any
 
-from treadle.definitions.library import Library
 from treadle.lang.handed import from_caller
 from treadle.runtime import pools, quotas
 
-from .bridge import Bridge
-from .schedule_methods import ScheduleMethods
+from .reach import Reaches
 
 
-class LimitMethods(ScheduleMethods):
-    """What an engine can do with limits, beside schedules: both say when runs begin."""
-
-    _bridge: Bridge
-    library: Library
+class LimitMethods(Reaches):
+    """What an engine can do with limits."""
 
     async def limits(self) -> list[dict[str, Any]]:
         """Every workflow that is limited: what its limits are, who said so, who is in line."""
-        rows = await self._bridge.reading.read(
-            lambda reads: quotas.listed(reads, self.library.registry(reads))
-        )
+        rows = await self._host.reading.read(lambda reads: quotas.listed(reads, self.library.registry(reads)))
         return [self._with_work(row) for row in rows]
 
     async def limit(self, workflow: str) -> dict[str, Any]:
         """The limits of one workflow; none where `limits` is None."""
         name = quotas.checked_name(workflow)
-        row = await self._bridge.reading.read(
+        row = await self._host.reading.read(
             lambda reads: quotas.shown(reads, self.library.registry(reads), name)
         )
         return self._with_work(row)
@@ -40,17 +33,17 @@ class LimitMethods(ScheduleMethods):
         name = row["workflow"]
         if not name.startswith(pools.POOL):
             return {**row}
-        held, waiting = self._bridge.bus.in_pool(name.removeprefix(pools.POOL))
+        held, waiting = self._host.bus.in_pool(name.removeprefix(pools.POOL))
         return {**row, "running": held, "queued": waiting}
 
     async def limit_pools(self) -> None:
         """Goes by what operators have said of pools, from now on; of several members each by what it has leave for."""
-        bridge = self._bridge
+        host = self._host
         async with self._capping:
-            if bridge.pools is None:
-                bridge.bus.limit_pools(await bridge.reading.read(pools.pool_caps))
+            if host.pools is None:
+                host.bus.limit_pools(await host.reading.read(pools.pool_caps))
             else:
-                await bridge.pools.look()
+                await host.pools.look()
 
     @cached_property
     def _capping(self) -> asyncio.Lock:
@@ -61,12 +54,12 @@ class LimitMethods(ScheduleMethods):
         """Limits a workflow from now on, whatever its definition says, or the work of a pool (`pool:NAME`): `concurrency`, `per`, `rate`, `queue`,
         `priority`. Runs that were started while it was not limited are not counted."""
         asked = {"do": "set", "name": quotas.checked_name(workflow), "limits": from_caller(limits)}
-        return await self._changed(workflow, await self._bridge.asks.operate("limit", asked))
+        return await self._changed(workflow, await self._host.asks.operate("limit", asked))
 
     async def limit_remove(self, workflow: str) -> dict[str, Any]:
         """Leaves the limits of a workflow to its definition again."""
         asked = {"do": "remove", "name": quotas.checked_name(workflow)}
-        return await self._changed(workflow, await self._bridge.asks.operate("limit", asked))
+        return await self._changed(workflow, await self._host.asks.operate("limit", asked))
 
     async def _changed(self, workflow: str, said: dict[str, Any]) -> dict[str, Any]:
         """What was said is what this call said, whatever others say by now; who is in line, as it is after it."""

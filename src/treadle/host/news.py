@@ -28,8 +28,6 @@ from treadle.work.job import is_revoked
 if TYPE_CHECKING:
     from treadle.runtime.document import RunOutcome
 
-    from .bridge import Bridge
-
 log = logging.getLogger("treadle.observer")
 
 Observer = Callable[[dict[str, Any]], Any]
@@ -436,25 +434,3 @@ class _Observing:
             if is_revoked(error):
                 raise
             log.exception("an observer failed on %s", event.get("type"))
-
-
-class WatchMethods:
-    """What `Engine` offers to those who watch: observers of all events, wake-ups for one run, events after a number."""
-
-    _bridge: Bridge
-
-    def observe(
-        self, observer: Callable[[dict[str, Any]], Any], *, after: int | Mapping[str, int] = 0
-    ) -> None:
-        """Calls `observer(event)` for every event of every run, after its commit, in order. What it
-        raises is logged and swallowed. An observer that comes back says how far it had got, for the
-        runs that are there (`after=17`) or for each it knows (`after={"run-id": 17}`), and misses nothing."""
-        self._bridge.watching.observe(observer, after=after)
-
-    def watch(self, run: str, *, end: bool = False) -> Watch:
-        """Wakes when a run changes (or ends); for those who then read the store."""
-        return self._bridge.watching.watch(run, end=end)
-
-    async def events_after(self, run: str, after: int, record: int = 1) -> list[dict[str, Any]]:
-        """A run's events with a higher number than `after`, none of which is in a record before `record`."""
-        return await self._bridge.reading.events_after(run, after, record)

@@ -12,27 +12,23 @@ from treadle.lang.handed import from_caller
 from treadle.lang.recurrence import instants
 from treadle.lang.schedules import Schedule
 from treadle.runtime import schedules
-from treadle.runtime.ports import Clock
 
-from .bridge import Bridge
+from .reach import Reaches
 
 # So many ticks are filled in by one call; a longer range is asked for in parts.
 FILL_MAX: Final = 10_000
 
 
-class ScheduleMethods:
+class ScheduleMethods(Reaches):
     """What an engine can do with schedules."""
-
-    _bridge: Bridge
-    clock: Clock
 
     async def schedules(self) -> list[dict[str, Any]]:
         """Every schedule: what it says, its next five ticks, what became of the last."""
-        return await self._bridge.reading.read(lambda reads: schedules.listed(reads, self.clock.now_ns()))
+        return await self._host.reading.read(lambda reads: schedules.listed(reads, self.clock.now_ns()))
 
     async def schedule(self, name: str) -> dict[str, Any]:
         """One schedule."""
-        return await self._bridge.reading.read(
+        return await self._host.reading.read(
             lambda reads: schedules.shown(reads, schedules.there(reads, name), self.clock.now_ns())
         )
 
@@ -66,8 +62,8 @@ class ScheduleMethods:
 
     async def _begun(self, run: str) -> str:
         """The id of a run, once it is there; one that is decided elsewhere may still be on its way."""
-        with self._bridge.watching.watch(run) as watch:
-            while await self._bridge.reading.read(lambda reads: schedules.is_on_its_way(reads, run)):
+        with self._host.watching.watch(run) as watch:
+            while await self._host.reading.read(lambda reads: schedules.is_on_its_way(reads, run)):
                 await watch.changed()
         return run
 
@@ -82,7 +78,7 @@ class ScheduleMethods:
         until_ns = now if until_ns is None else until_ns
         if since_ns >= until_ns or until_ns > now:
             raise ValueRefused("a range to fill in begins before it ends, and ends by now")
-        row = await self._bridge.reading.read(lambda reads: schedules.there(reads, name))
+        row = await self._host.reading.read(lambda reads: schedules.there(reads, name))
         ticks = [*islice(instants(row.schedule.recurrence, since_ns - 1, until_ns - 1), FILL_MAX + 1)]
         if len(ticks) > FILL_MAX:
             raise Unsupported(f"more than {FILL_MAX} ticks are in this range; fill it in by parts")
@@ -92,4 +88,4 @@ class ScheduleMethods:
     async def _schedule(self, do: str, name: str, **more: Any) -> dict[str, Any]:
         if not isinstance(name, str):
             raise ValueRefused("a schedule's name is text")
-        return dict(await self._bridge.asks.operate("schedule", {"do": do, "name": name, **more}))
+        return dict(await self._host.asks.operate("schedule", {"do": do, "name": name, **more}))

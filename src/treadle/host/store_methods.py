@@ -10,14 +10,13 @@ from pathlib import Path
 from typing import Any, Final, TypeVar, Unpack
 
 from treadle.arguments import RunFilters, check_filters, checked_state, checked_statuses
-from treadle.definitions.library import Library
 from treadle.kernel.errors import RunExists, RunNotFound, ValueRefused
 from treadle.kernel.model import QUEUED, STATUSES
 from treadle.runtime import collecting, document, keeping
 from treadle.store.protocol import Reads, RunRow
 from treadle.store.reads import SqlReads
 
-from .bridge import Bridge
+from .reach import Reaches
 
 T = TypeVar("T")
 # What a run remembers an answer by: the same again is answered, not done.
@@ -28,12 +27,8 @@ PAGE: Final = 500
 Rows = list[dict[str, Any]]
 
 
-class StoreMethods:
+class StoreMethods(Reaches):
     """What an engine can be asked about its store."""
-
-    _bridge: Bridge
-    library: Library
-    store_url: str
 
     async def list(
         self,
@@ -73,7 +68,7 @@ class StoreMethods:
         waiting = [row.id for row in rows if row.status == QUEUED]
         places: dict[str, Any] = {}
         if waiting:
-            places = await self._bridge.reading.read(
+            places = await self._host.reading.read(
                 lambda reads: {id: place for id in waiting if (place := document.queued(reads, id))}
             )
         return [
@@ -91,7 +86,7 @@ class StoreMethods:
     ) -> Sequence[RunRow]:
         """One page of runs as the store has them, newest first; `list` says which filters there are."""
         if not state:
-            return await self._bridge.reading.read(
+            return await self._host.reading.read(
                 lambda reads: reads.runs(**filters, before_no=before_no, limit=limit)
             )
         wanted = checked_state(state)
@@ -100,7 +95,7 @@ class StoreMethods:
             found = document.in_state(reads, self.library.registry(reads), wanted, filters, before_no)
             return [*islice(found, limit)]
 
-        return await self._bridge.reading.read(ask, long=True)
+        return await self._host.reading.read(ask, long=True)
 
     async def rows(self, **filters: Unpack[RunFilters]) -> AsyncIterator[dict[str, Any]]:
         """Every run that `list` would find, however many, newest first; read in pages as they are asked for."""
@@ -128,7 +123,7 @@ class StoreMethods:
         With an `archive` (a folder) runs are in its files before they are removed."""
         from treadle.store.archives import Archive  # most engines have no archive
 
-        bridge = self._bridge
+        host = self._host
         shelf = None if archive is None else Archive(Path(archive))
 
         async def put_away(runs: Sequence[collecting.Past]) -> Sequence[int]:
@@ -137,12 +132,12 @@ class StoreMethods:
                 assert isinstance(reads, SqlReads), "every store is one of SQL"
                 return shelf.put(reads, [run.no for run in runs])
 
-            return await bridge.reading.read(put, long=True)
+            return await host.reading.read(put, long=True)
 
         try:
             return await collecting.collect(
-                bridge.asks.operate,
-                bridge.seat.homes(),
+                host.asks.operate,
+                host.seat.homes(),
                 now_ns=now_ns,
                 dry_run=dry_run,
                 by=by,
@@ -161,9 +156,9 @@ class StoreMethods:
         collected no more; `delete` removes it."""
         from treadle.store import returning
 
-        path, bridge = Path(file), self._bridge
+        path, host = Path(file), self._host
         meant = await asyncio.to_thread(returning.checked, path, ids)
-        there = await bridge.reading.read(lambda reads: [id for id in meant if reads.run(id) is not None])
+        there = await host.reading.read(lambda reads: [id for id in meant if reads.run(id) is not None])
         if there:
             more = f", and {len(there) - 1} others of {path}" if len(there) > 1 else ""
             raise RunExists(
@@ -171,7 +166,7 @@ class StoreMethods:
             )
 
         def ask(id: str, **step: Any) -> Awaitable[Any]:
-            return bridge.asks.operate(keeping.RETURN, {"id": id, "by": by, **step}, home=id)
+            return host.asks.operate(keeping.RETURN, {"id": id, "by": by, **step}, home=id)
 
         for id in meant:
             found = await asyncio.to_thread(returning.taken, path, id)
@@ -185,11 +180,11 @@ class StoreMethods:
     async def delete(self, id: str, *, by: str | None = None) -> dict[str, Any]:
         """Removes a run that has ended and the runs below it, which must have ended too. Their payloads go with the
         next collection."""
-        family = await self._bridge.reading.read(lambda reads: keeping.family_of(reads, id))
+        family = await self._host.reading.read(lambda reads: keeping.family_of(reads, id))
         # Itself last: cut in between, the same call goes on with the rest.
         for member in reversed(family):
             try:
-                await self._bridge.asks.operate(keeping.REMOVE, {"id": member, "by": by}, home=member)
+                await self._host.asks.operate(keeping.REMOVE, {"id": member, "by": by}, home=member)
             except RunNotFound:
                 if member == id:
                     raise
@@ -199,8 +194,8 @@ class StoreMethods:
         """Health of the store: what is damaged, one by one, and how much was looked at; with `deep`, all."""
         from . import checkup
 
-        owner = os.getpid() if self._bridge.seat.shards[0] else None
-        return await self._bridge.reading.read(
+        owner = os.getpid() if self._host.seat.shards[0] else None
+        return await self._host.reading.read(
             lambda reads: checkup.report(
                 reads, self.library.registry(reads), self.store_url, owner, deep=deep
             ),
@@ -209,4 +204,4 @@ class StoreMethods:
 
     async def diagnostics(self, run: str | None = None) -> Rows:
         """What was refused or stale, for one run or for all; who deployed and collected, if they said so."""
-        return await self._bridge.reading.read(lambda reads: reads.diagnostics(run))
+        return await self._host.reading.read(lambda reads: reads.diagnostics(run))

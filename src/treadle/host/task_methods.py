@@ -10,13 +10,11 @@ from treadle.kernel.values import Value
 from treadle.lang.handed import from_caller
 from treadle.runtime import tasks
 
-from .bridge import Bridge
+from .reach import Reaches
 
 
-class TaskMethods:
+class TaskMethods(Reaches):
     """What an engine can do with tasks."""
-
-    _bridge: Bridge
 
     async def tasks(
         self, *, after_no: int = 0, limit: int = 100, **filters: Unpack[TaskFilters]
@@ -24,7 +22,7 @@ class TaskMethods:
         """The inbox: the tasks that are open or claimed, or those of another status."""
         status = checked_statuses(filters.get("status", tasks.OPEN), tasks.STATUSES)
         asked: dict[str, Any] = {**filters, "status": status}
-        return await self._bridge.reading.read(
+        return await self._host.reading.read(
             lambda reads: [
                 tasks.task_value(row, reads) for row in reads.tasks(**asked, after_no=after_no, limit=limit)
             ]
@@ -32,7 +30,7 @@ class TaskMethods:
 
     async def task(self, id: str) -> dict[str, Any]:
         """One task of the inbox."""
-        return await self._bridge.reading.read(lambda reads: tasks.shown(reads, id))
+        return await self._host.reading.read(lambda reads: tasks.shown(reads, id))
 
     async def task_claim(self, id: str, *, user: str | None, roles: Collection[str] = ()) -> dict[str, Any]:
         """Claims a task for a user who holds one of its roles."""
@@ -73,8 +71,8 @@ class TaskMethods:
     ) -> dict[str, Any]:
         actor = tasks.Actor(*checked_actor(user, roles, more.get("to")))
         asked = tasks.Operation(name=name, task=id, actor=actor, **more)
-        bridge, home = self._bridge, ""
-        if bridge.seat.member is not None:
+        host, home = self._host, ""
+        if host.seat.member is not None:
             # Of several who share a store, the one decides that has its run; else there is one for all.
-            home = await bridge.reading.read(lambda reads: tasks.home(reads, id))
-        return dict(await bridge.asks.operate(tasks.KIND, asked.to_value(), home=home))
+            home = await host.reading.read(lambda reads: tasks.home(reads, id))
+        return dict(await host.asks.operate(tasks.KIND, asked.to_value(), home=home))

@@ -1,0 +1,96 @@
+"""What the subjects of an engine stand on (`*_methods.py`): how they reach its core and its store, and what they are handed.
+
+Each subject is a class that is made of these alone, and works by itself: `TaskMethods(host, …)` is an inbox. An engine is
+all of them, so that their names are its own. None of them knows another, or anything else of the engine.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar
+
+from treadle.arguments import checked_event
+from treadle.bus.local import LocalBus
+from treadle.definitions.dialects import Dialects
+from treadle.definitions.library import Library
+from treadle.kernel.model import Event
+from treadle.runtime.commands import Command
+from treadle.runtime.desk import Desk
+from treadle.runtime.meter import CoreMeter
+from treadle.runtime.ports import Ack, Clock, Item
+from treadle.secrets.providers import Secrets
+from treadle.store.open import Place
+from treadle.store.protocol import Reads
+from treadle.tools.registry import ToolRegistry
+from treadle.work.worker import Worker
+
+from .asks import Asks
+from .news import Watching
+from .reading import StoreReading
+from .seat import Seat
+from .signing import Vouching
+
+if TYPE_CHECKING:
+    from .pool_sharing import PoolSharing
+
+T = TypeVar("T")
+
+
+class HostParts(Protocol):
+    """What stands between an engine and its core (`bridge.py`), without its life."""
+
+    place: Place
+    asks: Asks
+    reading: StoreReading
+    seat: Seat
+    watching: Watching
+    vouching: Vouching
+    bus: LocalBus
+    meter: CoreMeter
+    pools: PoolSharing | None
+
+
+class Reaches:
+    # What does work here. It is made last, of all the rest.
+    worker: Worker
+
+    def __init__(
+        self,
+        host: HostParts,
+        *,
+        store_url: str,
+        library: Library,
+        dialects: Dialects,
+        tools: ToolRegistry,
+        secrets: Secrets,
+        clock: Clock,
+    ) -> None:
+        self._host = host
+        self.store_url = store_url
+        self.library = library
+        self.dialects = dialects
+        self.tools = tools
+        self.secrets = secrets
+        # What timers and deadlines go by; `treadle.testing.VirtualClock` in tests.
+        self.clock = clock
+
+    async def submit(self, /, run: str, event: Event, **more: Any) -> dict[str, Any]:
+        """Hands one event to a run; returns when the decision on it is durable."""
+        return dict(await self.ask(lambda ack: Item(run, checked_event(event), ack=ack, **more)))
+
+    async def write(self, change: Callable[[Desk], T], *, action: str = "", target: str = "") -> T:
+        """Runs a change on the core thread, in a commit of its own; with an `action`, who did it is kept."""
+        return await self._host.asks.write(change, action=action, target=target)
+
+    async def read(self, question: Callable[[Reads], T], *, long: bool = False) -> T:
+        """Asks the store, off the core thread where possible; `long` if the answer may take its time."""
+        return await self._host.reading.read(question, long=long)
+
+    async def ask(self, make: Callable[[Ack], Command]) -> Any:
+        """Hands the core a command that answers by itself."""
+        return await self._host.asks.ask(make)
+
+    async def operate(self, name: str, body: dict[str, Any], *, home: str = "") -> Any:
+        """Performs a named operation where the store is owned, here or in another process. `home` is the
+        run at which it is decided, if there is one."""
+        return await self._host.asks.operate(name, body, home=home)
