@@ -27,8 +27,7 @@ from treadle.lang.definition import Definition, Dialect, Surroundings, TypedWork
 from treadle.lang.handed import from_caller
 from treadle.lang.problems import Problem
 from treadle.runtime import deploys, document, keeping
-from treadle.runtime.commands import Command
-from treadle.runtime.desk import Desk
+from treadle.runtime.commands import Command, View
 from treadle.runtime.ports import Ack, Clock, Item, NewRun, SystemClock
 from treadle.store.protocol import DefinitionRow, Reads
 from treadle.work.performers import PerformerTable
@@ -196,9 +195,9 @@ class Engine(
         """Hands one event to a run; returns when the decision on it is durable."""
         return dict(await self.ask(lambda ack: Item(run, arguments.checked_event(event), ack=ack, **more)))
 
-    async def write(self, change: Callable[[Desk], T], *, action: str = "", target: str = "") -> T:
-        """Runs a change on the core thread, in a commit of its own; with an `action`, who did it is kept."""
-        return await self._bridge.write(change, action=action, target=target)
+    async def look(self, question: Callable[[View], T]) -> T:
+        """Asks on the core thread, between two commits; changes nothing. Only where the store is owned."""
+        return await self._bridge.look(question)
 
     async def read(self, question: Callable[[Reads], T], *, long: bool = False) -> T:
         """Asks the store, off the core thread where possible; `long` if the answer may take its time."""

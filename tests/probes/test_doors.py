@@ -17,6 +17,7 @@ from typing import Any
 
 import pytest
 import pytest_asyncio
+from tests.backdoor import change
 
 from treadle import Engine
 from treadle.kernel.errors import RunExists, TreadleError, ValueRefused
@@ -233,6 +234,6 @@ async def test_a_row_that_no_store_can_hold_costs_its_own_command_only(tmp_path:
     async with Engine(f"sqlite:///{tmp_path / 't.db'}") as engine:
         for row in (("\ud800", 1, "code", b""), ("run", 2**70, "code", b"")):
             with pytest.raises(ValueRefused):
-                await engine.write(lambda desk, row=row: desk.batch.diagnostics.append(row))
+                await change(engine, lambda desk, row=row: desk.batch.diagnostics.append(row))
         await (await engine.start(flow, None)).result(timeout=DEADLINE_S)
         await assert_replays(engine)

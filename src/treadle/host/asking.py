@@ -14,14 +14,14 @@ from contextlib import suppress
 from typing import Final
 
 from treadle.kernel.errors import PASSING, EngineStopped, TreadleError, Unsupported
-from treadle.runtime.commands import CheckpointSaved, Command, Operate, Write
+from treadle.runtime.commands import CheckpointSaved, Command, Inspect, Operate
 from treadle.runtime.isolation import known
 from treadle.runtime.mail import unusable
 from treadle.runtime.messages import message_to_bytes, reply_from_bytes
 from treadle.runtime.ports import Ack, Answer, Item, Port
 from treadle.store.protocol import GUEST, Message, Store
 
-_ANSWERED: Final = (Item, Operate, Write, CheckpointSaved)
+_ANSWERED: Final = (Item, Operate, Inspect, CheckpointSaved)
 # How often answers are looked for that nobody announces.
 _LOOK_S: Final = 0.25
 # What those are told whose engine stopped under them.

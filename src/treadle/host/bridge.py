@@ -21,10 +21,10 @@ from treadle.bus.local import LocalBus
 from treadle.kernel.errors import EngineStopped, TreadleError, Unsupported
 from treadle.kernel.limits import Limits
 from treadle.kernel.model import Receipt
-from treadle.runtime import pools
-from treadle.runtime.commands import Command, Elsewhere, Operate, Operations, Write
+from treadle.runtime import pools, recovery
+from treadle.runtime.commands import Command, Elsewhere, Inspect, Operate, View
 from treadle.runtime.core import Core
-from treadle.runtime.desk import Desk
+from treadle.runtime.desk import Operations
 from treadle.runtime.meter import CoreMeter
 from treadle.runtime.ports import Ack, Answer, Clock, Item, News, SystemClock, Work
 from treadle.runtime.registry import Registry
@@ -213,8 +213,7 @@ class Bridge:
         self.place.check()
         self._loop, self._pid = asyncio.get_running_loop(), os.getpid()
         OPENED.add(self)
-        self._failure = None
-        self._worker = worker
+        self._failure, self._worker = None, worker
         self._readers = Readers(self.place, onlooker=self.readonly)
         if not self.readonly:
             try:
@@ -362,8 +361,10 @@ class Bridge:
 
     def _offer_again(self, runs: list[str]) -> None:
         """The bus has room for what it could not take."""
+        core = self.core  # a guest has none, and nothing to offer
         with suppress(EngineStopped):
-            self.submit(Write(lambda desk: desk.offer_again(runs), None))
+            for asked in () if core is None else recovery.offers(runs, core.held):
+                self.submit(asked)
 
     def publish_news(self, news: list[News]) -> None:
         # Asked again, now that it is durable: whoever began to watch since then would not look again.
@@ -431,10 +432,9 @@ class Bridge:
         finally:
             self._unanswered.discard(done)
 
-    async def write(self, change: Callable[[Desk], T], *, action: str = "", target: str = "") -> T:
-        """Runs a change on the core thread, in a commit of its own. With an `action`, who did it is
-        written down."""
-        found: T = await self.ask(lambda ack: Write(change, ack, action, target))
+    async def look(self, question: Callable[[View], T]) -> T:
+        """Asks on the core's thread, between two commits. Changes nothing."""
+        found: T = await self.ask(lambda ack: Inspect(question, ack))
         return found
 
     async def operate(self, name: str, body: dict[str, Any], *, home: str = "") -> Any:
@@ -449,7 +449,7 @@ class Bridge:
         if self._readers is None:
             raise EngineStopped()
         if not self.place.shared and not self.readonly:
-            return await self.write(lambda desk: question(desk.store))
+            return await self.look(lambda view: question(view.store))
         if long:
             return await asyncio.wrap_future(self._readers.submit(question, long=True))
         return await self._readers.ask(question)
@@ -458,7 +458,7 @@ class Bridge:
         """For workers, from any thread but the core's."""
         if self.place.shared and self._readers is not None:
             return self._readers.submit(question).result()
-        found: T = self.ask_blocking(lambda ack: Write(lambda desk: question(desk.store), ack))
+        found: T = self.ask_blocking(lambda ack: Inspect(lambda view: question(view.store), ack))
         return found
 
     # --- for the worker ---

@@ -22,7 +22,7 @@ import msgspec
 
 from treadle.kernel.errors import PASSING, EngineStopped, OwnershipLost, TreadleError
 from treadle.kernel.limits import OWNER_POLL_MS
-from treadle.runtime.commands import Command, Elsewhere, FrameSent, Write
+from treadle.runtime.commands import Command, Elsewhere, FrameSent, Inspect
 from treadle.runtime.core import Core
 from treadle.runtime.ports import Item, Port
 from treadle.store.members import MEMBERS, Membership
@@ -266,7 +266,7 @@ class CoreThread(threading.Thread):
     def decides(self, command: Command) -> bool:
         """Whether a command would be decided here, as things stand."""
         core = self.core
-        return core is not None and (isinstance(command, Write) or core.is_here(command))
+        return core is not None and (isinstance(command, Inspect) or core.is_here(command))
 
     def stop(self) -> None:
         self._is_ending = True

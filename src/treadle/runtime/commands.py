@@ -1,17 +1,19 @@
-"""What can be asked of the core, from any thread."""
+"""What can be asked of the core, from any thread. All that changes something is data: an event for a run (`Item`), an
+operation by its name (`Operate`), what work has come to (`FrameSent`, `CheckpointSaved`). No code travels, but for a
+question (`Inspect`)."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from typing import Final, Protocol
 
 import msgspec
 
-from treadle.kernel.errors import OwnershipLost, TreadleError
+from treadle.kernel.errors import OwnershipLost
 from treadle.kernel.values import Value
+from treadle.store.protocol import Reads
 
 from .audit import AuditEntry
-from .desk import Desk
 from .ports import Ack, Item
 
 # The frame by which a worker says that work which was given up has come to its end all the same.
@@ -54,61 +56,27 @@ class Operate(msgspec.Struct, frozen=True):
     fetched: tuple[str, ...] = ()
 
 
-class Write(msgspec.Struct, frozen=True):
-    """A change that only the process can ask for which owns the store: fork, collect. With an `action` it is
-    one that somebody did."""
+class View(msgspec.Struct, frozen=True):
+    """What somebody may look at on the core's thread: the store as the last commit left it, and whether the core is at
+    rest."""
 
-    change: Callable[[Desk], object]
-    ack: Ack | None
-    action: str = ""
-    target: str = ""
-    entry: AuditEntry | None = None
-
-
-class Handing(Desk, Protocol):
-    """The desk of an operation, which may leave its answer to an event."""
-
-    def hand_on(self, asked: Operate, item: Item) -> object:
-        """Lets an event answer in place of an operation; the operation's message is done with it."""
-        ...
+    store: Reads
+    # Whether something waits to be decided now.
+    busy: Callable[[], bool]
+    # When time brings something next: a timer, a tick; None if never.
+    next_due_ns: Callable[[], int | None]
 
 
-class Operations(Protocol):
-    """What a core can be asked for besides events, and what is kept on account of it. The core knows none of
-    it: it is handed in by whoever composes it."""
+class Inspect(msgspec.Struct, frozen=True):
+    """A question between two commits, where nobody else can read the store (`memory:`), or about the core itself. It
+    changes nothing, is committed with nothing, and nobody is written down for it."""
 
-    def perform(self, desk: Handing, asked: Operate) -> object:
-        """Performs an operation, on the core's thread, as a change of its own. Raises a TreadleError to refuse."""
-        ...
+    question: Callable[[View], object]
+    ack: Ack
 
-    def only_hands_on(self, asked: Operate) -> bool:
-        """Whether an operation changes nothing by itself: an event answers in its place, or it is refused."""
-        ...
-
-    def pinned(self, desk: Desk) -> Iterable[str]:
-        """Payloads that stay although no run holds them."""
-        ...
-
-
-class NoOperations:
-    """A core to which only events come."""
-
-    def perform(self, desk: Handing, asked: Operate) -> object:
-        raise TreadleError(f"no operation {asked.name!r} is known", code="UNSUPPORTED", cls="user")
-
-    def only_hands_on(self, asked: Operate) -> bool:
-        return False
-
-    def pinned(self, desk: Desk) -> Iterable[str]:
-        return ()
-
-
-# What a change returns when an event it posted answers in its place.
-HANDED_ON = object()
 
 Progress = FrameSent | CheckpointSaved
-Change = Operate | Write
-Command = Item | Operate | FrameSent | CheckpointSaved | Write
+Command = Item | Operate | FrameSent | CheckpointSaved | Inspect
 
 
 class Elsewhere(Protocol):

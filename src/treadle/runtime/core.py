@@ -47,12 +47,13 @@ from .commands import (
     Elsewhere,
     Nowhere,
     Operate,
-    Operations,
-    Write,
+    View,
 )
+from .desk import Operations, OwnChange
 from .effects import Effects, Records
 from .fetching import Beside, Fetching, NotAtHand, at_once
 from .gate import Gate, Verify
+from .gathering import Gatherings
 from .handover import Handover
 from .hot import BlobCache, HotRuns
 from .inbox import Inbox
@@ -142,11 +143,11 @@ class Core:
         self.desk = CoreDesk(
             *(store, registry, clock, entropy, hot, blobs, operations, port, staging, answers, mail, board),
             *(numbers, self._admission, undecided, recovery, lines, held),
-            lambda: self.wait_ns() == 0,
-            lambda: self._intake.wakes_ns(time_alone=True),
             fetching,
+            Gatherings(port, answers, mail, self.change),
         )
-        self._changes, self._progress = Changes(self.desk), ProgressQueue(hot, staging, answers, mail)
+        view = View(store, lambda: self.wait_ns() == 0, lambda: self._intake.wakes_ns(time_alone=True))
+        self._changes, self._progress = Changes(self.desk, view), ProgressQueue(hot, staging, answers, mail)
         self._intake = self._intake_of(recovery, answers, lines)
         self._isolation = Isolation(staging, answers, undecided)
         self._publication = self._ends_of_commits(port, registry)
@@ -193,8 +194,13 @@ class Core:
         except Empty:
             return None
 
+    def change(self, change: OwnChange) -> None:
+        """Takes in what the core asks of itself, between turns."""
+        self._changes.add(change)
+        self.wake()
+
     def _is_late(self, row: TimerRow) -> None:
-        self._changes.add(Write(partial(alerts.late, row=row), None))
+        self._changes.add(OwnChange(partial(alerts.late, row=row)))
 
     # --- the loop ---
 

@@ -79,6 +79,7 @@ class Inbox:
         """Messages whose operation a failed commit held are read again; events are back in their
         mailboxes by themselves."""
         operated = {operate.inbox for operate, _ in staged.handed}
+        operated |= {change.inbox for change in staged.writes if isinstance(change, Operate)}
         kept = {item.inbox for item in staged.taken} - operated
         again = operated | {key for key in staged.batch.inbox_done if key not in kept}
         self._reading.difference_update(key for key in again if key is not None)

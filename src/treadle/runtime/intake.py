@@ -20,7 +20,7 @@ from treadle.kernel.roles import StreamingMachine
 from treadle.kernel.values import encode
 
 from .changes import Changes
-from .commands import LATE, CheckpointSaved, Command, Elsewhere, FrameSent, Operate, Progress, Write
+from .commands import LATE, CheckpointSaved, Command, Elsewhere, FrameSent, Inspect, Operate, Progress
 from .hot import Hot, HotRuns
 from .inbox import Inbox
 from .isolation import known
@@ -71,7 +71,7 @@ class Entrance:
                     self._changes.add(command)
                 else:
                     self._mail.post(command)
-            elif type(command) is Write:
+            elif type(command) is Inspect:
                 self._changes.add(command)
             else:
                 assert isinstance(command, FrameSent | CheckpointSaved)

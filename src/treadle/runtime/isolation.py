@@ -16,7 +16,8 @@ from treadle.kernel.model import REFUSABLE
 from treadle.kernel.run import error_of
 from treadle.store.protocol import GUEST
 
-from .commands import Change, CheckpointSaved, FrameSent, Operate, Progress, Write
+from .commands import CheckpointSaved, FrameSent, Operate, Progress
+from .desk import Change, OwnChange
 from .ports import Item
 from .staging import Answers, Staging
 from .undecided import Undecided
@@ -73,7 +74,7 @@ class Isolation:
             diagnose(culprit.run, "refused", {**told, "intent": culprit.intent})
         if isinstance(culprit, Operate):
             diagnose(culprit.home, "refused", {**told, "operation": culprit.name})
-        if isinstance(culprit, Operate | Write):
+        if isinstance(culprit, Operate | OwnChange):
             self._answers.settle(culprit, None, error)
         elif isinstance(culprit, CheckpointSaved) and culprit.ack is not None:
             self._answers.tell(culprit.ack, None, error)
@@ -87,7 +88,7 @@ class Isolation:
             if not self._is_refusable(culprit):
                 raise error
             self._staging.staged.taken.append(culprit)
-        inbox = None if isinstance(culprit, Write | FrameSent | CheckpointSaved | None) else culprit.inbox
+        inbox = None if isinstance(culprit, OwnChange | FrameSent | CheckpointSaved | None) else culprit.inbox
         for key in dict.fromkeys([*read, *([] if inbox is None else [inbox])]):
             self._answers.dispose(key, None, error)
         if culprit is not None and not isinstance(culprit, FrameSent) and culprit.ack is not None:

@@ -29,8 +29,8 @@ from treadle.lang.recurrence import SECOND_NS, instants, latest
 from treadle.lang.schedules import Schedule, run_id, trigger_id
 from treadle.store.protocol import DefinitionRow, Reads
 
-from .commands import Change, Handing, Operate, Write
-from .desk import Desk
+from .commands import Operate
+from .desk import Desk, Handing, OwnChange
 from .meter import CoreMeter
 from .ports import Clock, Item, NewRun
 from .shards import Held
@@ -81,7 +81,7 @@ class SchedulesDue:
     """Which schedules are due, for the core that owns them."""
 
     def __init__(
-        self, reads: Reads, held: Held, add: Callable[[Change], None], meter: CoreMeter, *, clock: Clock
+        self, reads: Reads, held: Held, add: Callable[[OwnChange], None], meter: CoreMeter, *, clock: Clock
     ) -> None:
         self._reads = reads
         self._meter = meter
@@ -117,7 +117,7 @@ class SchedulesDue:
         for name in sorted(name for name, due in self._due.items() if due <= now_ns):
             if name not in self._asked:
                 self._asked.add(name)
-                self._add(Write(partial(self._advance, name), partial(self._done, name)))
+                self._add(OwnChange(partial(self._advance, name), partial(self._done, name)))
         self._rest()
 
     def _advance(self, name: str, desk: Desk) -> bool:

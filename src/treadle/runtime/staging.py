@@ -25,7 +25,8 @@ from treadle.kernel.values import Value, encode
 from treadle.store.protocol import GUEST, Batch, DefinitionRow, Numbered, Reads, Store, TaskRow
 
 from .audit import AuditEntry, outcome
-from .commands import Change, Operate, Progress, Write
+from .commands import Operate, Progress
+from .desk import Change, OwnChange
 from .hot import BlobCache, Expected, Hot
 from .mail import Mail
 from .messages import reply_to_bytes
@@ -97,7 +98,7 @@ class Staged(msgspec.Struct):
     @property
     def empty(self) -> bool:
         # Most have records, and the others most often answers: seen at once.
-        seen = self.batch.records or self.answers or self.dispatched or self.revoked
+        seen = self.batch.records or self.answers or self.dispatched or self.revoked or self.writes
         return not seen and self.batch.empty
 
     def full(self, limits: Limits) -> bool:
@@ -271,9 +272,13 @@ class Answers:
 
     def settle(self, asked: Item | Change, value: object, error: TreadleError | None) -> None:
         """Answers a command with the commit at hand, which also says who did it."""
+        if isinstance(asked, OwnChange):
+            if asked.ack is not None:
+                self.tell(asked.ack, value, error)
+            return
         if asked.entry is not None:
             self.write_down(asked.entry, value, error)
-        message = None if isinstance(asked, Write) else asked.inbox
+        message = asked.inbox
         if asked.ack is not None:
             self.tell(asked.ack, value, error)
             if message is not None:

@@ -18,8 +18,8 @@ from treadle.kernel.values import Value
 from treadle.lang.duration import instant_text
 from treadle.store.protocol import Reads, TaskRow
 
-from .commands import Handing, Operate
-from .desk import Desk
+from .commands import Operate
+from .desk import Desk, Handing
 from .payloads import whole
 from .ports import Item
 

@@ -28,9 +28,7 @@ from treadle.kernel.model import Receipt, is_reference
 from treadle.kernel.values import Value, encode
 from treadle.lang.duration import instant_text
 from treadle.lang.json_text import to_json
-from treadle.runtime import dead_letters
 from treadle.runtime.commands import LATE, CheckpointSaved, FrameSent
-from treadle.runtime.desk import Desk
 from treadle.runtime.ports import Item, Work
 
 from .carrying import MEMORY, Carrying
@@ -86,8 +84,7 @@ class EngineOwner:
             "sample": text[:SAMPLE_CHARS_MAX],
         }
         id = secrets.token_hex(8)
-
-        await self._engine.write(lambda desk: dead_letters.keep(desk, id, row))
+        await self._engine.operate("deadletter", {"op": "keep", "id": id, "row": row}, home=work.run)
         failed = TreadleError(
             f"what the worker {worker} sent back cannot be used: {error.message}", code="RECEIPT_UNUSABLE"
         )
@@ -244,10 +241,8 @@ class Workers:
             self._note("receipt.stale", worker, intent)
 
     def _note(self, code: str, worker: str, intent: str) -> None:
-        def note(desk: Desk) -> None:
-            desk.diagnose("", code, {"worker": worker, "intent": intent})
-
-        task = asyncio.ensure_future(self._engine.write(note))
+        asked = {"op": "note", "code": code, "worker": worker, "intent": intent}
+        task = asyncio.ensure_future(self._engine.operate("deadletter", asked))
         task.add_done_callback(lambda done: done.cancelled() or done.exception())
 
     # --- work that nobody can do ---

@@ -15,9 +15,10 @@ from treadle.host.thread import AGAIN, CoreThread, Turning
 from treadle.kernel.errors import StoreCorrupt, TreadleError
 from treadle.kernel.model import Receipt, Signal, Started
 from treadle.lang.definition import Definition
-from treadle.runtime.commands import Elsewhere, NoOperations
+from treadle.runtime.commands import Elsewhere
 from treadle.runtime.core import Core
 from treadle.runtime.deploys import row_of
+from treadle.runtime.desk import NoOperations
 from treadle.runtime.ports import Ack, Item, NewRun, News, SystemClock, Work
 from treadle.runtime.registry import Registry, machines_of
 from treadle.store.open import open_sqlite

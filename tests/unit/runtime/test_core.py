@@ -28,25 +28,16 @@ from treadle.kernel.values import decode, encode
 from treadle.lang.definition import Definition
 from treadle.runtime import tasks
 from treadle.runtime.ahead import Eager
-from treadle.runtime.commands import (
-    LATE,
-    CheckpointSaved,
-    Elsewhere,
-    FrameSent,
-    Handing,
-    NoOperations,
-    Operate,
-    Operations,
-    Write,
-)
+from treadle.runtime.commands import LATE, CheckpointSaved, Elsewhere, FrameSent, Inspect, Operate
 from treadle.runtime.core import RETRY_AFTER_NS, WARN_EVERY, Core
 from treadle.runtime.deploys import row_of
-from treadle.runtime.desk import Desk
+from treadle.runtime.desk import Desk, Handing, NoOperations, Operations, OwnChange
 from treadle.runtime.fetching import Beside, at_once
 from treadle.runtime.hot import BlobCache, load_state
 from treadle.runtime.messages import message_to_bytes
 from treadle.runtime.meter import CoreMeter
 from treadle.runtime.ports import Ack, Item, NewRun, News, Work
+from treadle.runtime.recovery import OFFER
 from treadle.runtime.registry import Registry, machines_of
 from treadle.store.open import open_sqlite
 from treadle.store.protocol import Batch, VersionRow
@@ -310,7 +301,7 @@ def test_what_the_engine_asks_of_itself_is_tried_again() -> None:
     (offered,) = bench.works
     bench.works.clear()
     bench.store.failing.append(StoreFull("no room"))
-    bench.core.submit(Write(lambda desk: desk.offer_again(["r"]), None))
+    bench.core.submit(Operate("r", OFFER, {"runs": ["r"]}))
     bench.settle()
     assert bench.works == [offered]
 
@@ -354,9 +345,9 @@ def test_a_refused_change_does_not_lose_recovered_work_or_other_answers() -> Non
     def refuse(desk: Desk) -> None:
         raise TreadleError("no", code="NO")
 
-    again.core.submit(Write(lambda desk: "fine", again.ack("first")))
-    again.core.submit(Write(refuse, again.ack("second")))
-    again.core.submit(Write(lambda desk: 1 / 0, again.ack("third")))
+    again.core.change(OwnChange(lambda desk: "fine", again.ack("first")))
+    again.core.change(OwnChange(refuse, again.ack("second")))
+    again.core.change(OwnChange(lambda desk: 1 / 0, again.ack("third")))
     again.settle()
     assert again.answers["first"] == "fine"
     assert again.answers["second"].code == "NO"
@@ -819,7 +810,7 @@ def test_commands_may_be_taken_from_two_threads_at_once() -> None:
         while not over.is_set():
             taken += bench.core.wait(0) is not None
 
-    over, noisy = Event(), Write(lambda desk: None, None)
+    over, noisy = Event(), Inspect(lambda view: None, lambda value, error: None)
     other = Thread(target=waiter)
     usual = sys.getswitchinterval()
     sys.setswitchinterval(0.00001)  # else a crowded machine may let the other run at no moment that counts

@@ -11,8 +11,8 @@ import pytest
 from treadle.engine import Engine
 from treadle.kernel.errors import TreadleError
 from treadle.kernel.model import Signal
-from treadle.runtime.commands import CheckpointSaved, FrameSent, Write
-from treadle.runtime.desk import Desk
+from treadle.runtime.commands import CheckpointSaved, FrameSent
+from treadle.runtime.desk import Desk, OwnChange
 from treadle.runtime.effects import Effects
 from treadle.runtime.messages import message_to_bytes, reply_from_bytes
 from treadle.runtime.ports import Item
@@ -130,8 +130,8 @@ def test_progress_and_changes_that_cannot_be_stored_are_turned_away() -> None:
         desk.batch.checkpoints["x"] = (row.no, b"")
         return "done"
 
-    bench.core.submit(Write(change, bench.ack("write")))
-    bench.core.submit(Write(lambda desk: "done", bench.ack("other")))
+    bench.core.change(OwnChange(change, bench.ack("write")))
+    bench.core.change(OwnChange(lambda desk: "done", bench.ack("other")))
     bench.settle()
     assert isinstance(bench.answers["write"], TreadleError)
     assert bench.answers["other"] == "done"

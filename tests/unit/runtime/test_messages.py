@@ -11,8 +11,8 @@ from treadle.kernel.limits import Limits
 from treadle.kernel.model import Cancel, Continue, Frame, Patch, Receipt, Retry, Signal, Started
 from treadle.kernel.values import digest_bytes, encode
 from treadle.runtime import collecting, tasks
-from treadle.runtime.commands import Operate, Write
-from treadle.runtime.desk import Desk
+from treadle.runtime.commands import Operate
+from treadle.runtime.desk import Desk, OwnChange
 from treadle.runtime.messages import (
     message_from_bytes,
     message_to_bytes,
@@ -225,7 +225,7 @@ async def test_answers_that_nobody_comes_for_go_by_their_age() -> None:
 
     async def operate(name: str, body: dict[str, Any], *, home: str = "") -> Any:
         bench.answers.pop("write", None)
-        bench.core.submit(Write(lambda desk: collecting.perform(desk, body), bench.ack("write")))
+        bench.core.change(OwnChange(lambda desk: collecting.perform(desk, body), bench.ack("write")))
         bench.settle()
         return bench.answers["write"]
 
@@ -243,8 +243,8 @@ def test_a_run_that_is_collected_is_not_brought_back_by_what_comes_late() -> Non
     receipt = Receipt(intent=bench.works[0].intent.id, value=1)
     bench.core.submit(Item("run", receipt))
     bench.settle()
-    bench.core.submit(
-        Write(
+    bench.core.change(
+        OwnChange(
             lambda desk: collecting.perform(desk, {"step": "runs", "now_ns": 2**62, "ruled": False}),
             bench.ack("gc"),
         )
@@ -272,7 +272,7 @@ def test_a_message_that_somebody_waits_for_is_decided_although_a_commit_fails_me
             item.derived = True
             desk.post(item)
 
-    bench.core.submit(Write(tell, None))
+    bench.core.change(OwnChange(tell, None))
     while not bench.real.has_message("tell:c"):
         bench.core.turn()
     bench.store.failing = [StoreFull(), StoreFull()]

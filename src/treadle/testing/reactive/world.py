@@ -87,7 +87,7 @@ class World:
             self._host.leave([message_to_bytes(item) for item in items])
             return deliveries
         self._host.run()  # what was queued before comes first
-        self._host.publish(self._app, items, submission_id)
+        self._host.publish(items, apps.publishing(self._app, schema, canonical, submission_id))
         return deliveries
 
     def run(self, turns: int | None = None) -> int:

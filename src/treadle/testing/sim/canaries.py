@@ -24,9 +24,9 @@ from treadle.runtime import core as core_module
 from treadle.runtime.admission import Admission
 from treadle.runtime.ahead import Ahead
 from treadle.runtime.changes import CoreDesk
-from treadle.runtime.commands import HANDED_ON, CheckpointSaved, Operate
+from treadle.runtime.commands import CheckpointSaved, Operate
 from treadle.runtime.core import Core
-from treadle.runtime.desk import Desk
+from treadle.runtime.desk import HANDED_ON, Desk
 from treadle.runtime.hot import Hot
 from treadle.runtime.inbox import Inbox
 from treadle.runtime.intake import ProgressQueue

@@ -17,10 +17,11 @@ from treadle.host.sharing import Sharing
 from treadle.host.thread import AGAIN, Turning
 from treadle.kernel.errors import CommitUnknown, ConnectionLost, TreadleError
 from treadle.runtime import collecting, deploys, keeping, schedules, tasks
-from treadle.runtime.commands import Handing, NoOperations, Operate, Write
+from treadle.runtime.commands import Operate
 from treadle.runtime.core import Core
-from treadle.runtime.desk import Desk
+from treadle.runtime.desk import Desk, Handing, NoOperations
 from treadle.runtime.ports import Ack, Item, News, Work
+from treadle.runtime.recovery import offers
 from treadle.runtime.registry import Registry, machines_of
 from treadle.store.commits import Transaction, UnderWay
 from treadle.store.members import Membership
@@ -281,7 +282,8 @@ class SimProcess:
 
     def _offer_again(self, runs: list[str]) -> None:
         """The bus has room for what it could not take."""
-        self.core.submit(Write(lambda desk: desk.offer_again(runs), None))
+        for asked in offers(runs, self.core.held):
+            self.core.submit(asked)
 
     def publish_news(self, news: list[News]) -> None:
         self.point()
