@@ -27,8 +27,8 @@ from treadle.lang.definition import Definition, Dialect, Surroundings, TypedWork
 from treadle.lang.handed import from_caller
 from treadle.lang.problems import Problem
 from treadle.runtime import deploys, document, keeping
-from treadle.runtime.commands import Command, View
-from treadle.runtime.ports import Ack, Clock, Item, NewRun, SystemClock
+from treadle.runtime.commands import Command, Deliver, View
+from treadle.runtime.ports import Ack, Clock, NewRun, SystemClock
 from treadle.store.protocol import DefinitionRow, Reads
 from treadle.work.performers import PerformerTable
 from treadle.work.worker import Worker
@@ -193,7 +193,7 @@ class Engine(
 
     async def submit(self, /, run: str, event: Event, **more: Any) -> dict[str, Any]:
         """Hands one event to a run; returns when the decision on it is durable."""
-        return dict(await self.ask(lambda ack: Item(run, arguments.checked_event(event), ack=ack, **more)))
+        return dict(await self.ask(lambda ack: Deliver(run, arguments.checked_event(event), ack=ack, **more)))
 
     async def look(self, question: Callable[[View], T]) -> T:
         """Asks on the core thread, between two commits; changes nothing. Only where the store is owned."""
@@ -329,7 +329,7 @@ class Engine(
                 create = NewRun(row.dialect, row.name, row.version, row.digest, own_key)
                 if not self._bridge.decides(run):
                     await self.teach(run, row)
-                answer = await self._bridge.ask(partial(Item, run, event, create=create, blobs=blobs))
+                answer = await self._bridge.ask(partial(Deliver, run, event, create=create, blobs=blobs))
             except TreadleError as refusal:
                 row = await self.library.named_before(workflow, id, self.read, row, refusal)
                 continue

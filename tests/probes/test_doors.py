@@ -23,7 +23,7 @@ from treadle import Engine
 from treadle.kernel.errors import RunExists, TreadleError, ValueRefused
 from treadle.kernel.model import Signal
 from treadle.kernel.showing import shown
-from treadle.runtime.ports import Item
+from treadle.runtime.commands import Deliver
 from treadle.testing import assert_replays
 
 DEADLINE_S = 60.0
@@ -219,7 +219,7 @@ async def test_a_name_that_no_store_can_hold_is_refused_and_the_engine_goes_on(t
         run = await engine.start(flow, None, id="r")
         for event in (Signal(name="go", by="ann\ud800\0"), Signal(name="\ud800", by="bob")):
             with pytest.raises(ValueRefused):
-                await engine.ask(lambda ack, event=event: Item("r", event, ack=ack))
+                await engine.ask(lambda ack, event=event: Deliver("r", event, ack=ack))
         told = [(row["user"], row["status"]) for row in await engine.audit(action="run.signal")]
         assert told == [("bob", "refused"), ("ann?\ufffd", "refused")]
         await engine.signal("r", "go")

@@ -27,11 +27,11 @@ from treadle.kernel.showing import shown
 from treadle.kernel.values import Value, encode
 from treadle.lang.duration import instant_text
 from treadle.runtime import deploys
-from treadle.runtime.commands import Operate
+from treadle.runtime.commands import Deliver, Operate
 from treadle.runtime.desk import Desk, Handing
 from treadle.runtime.hot import BlobCache, load_state
 from treadle.runtime.opened import open_work
-from treadle.runtime.ports import Item, NewRun
+from treadle.runtime.ports import NewRun
 from treadle.runtime.registry import Registry
 from treadle.runtime.staging import answer_of, refusal_of
 from treadle.store.protocol import Reads, RunRow
@@ -89,18 +89,18 @@ def names(machine: ReactiveMachine) -> list[str]:
 # --- publishing ---------------------------------------------------------------------------------------
 
 
-def items(app: App, schema: str, value: Value, *, submission: str | None, key: Value = None) -> list[Item]:
+def items(app: App, schema: str, value: Value, *, submission: str | None, key: Value = None) -> list[Deliver]:
     """An event as one item for each cell that subscribes; for the application itself if none does."""
     deliveries = app.route(schema, value)
     if key is not None and any(d.key not in (None, key) for d in deliveries):
         raise InputInvalid(f"the key is {shown(key)}, but the event is for {shown(deliveries[0].key)}")
     unrouted = (None, None, app.name, schema, value)
     targets: Sequence[tuple[str | None, Value, str, str, Value]] = deliveries or [unrouted]
-    found: list[Item] = []
+    found: list[Deliver] = []
     for workflow, cell, run, arm, carried in targets:
         event = Domain(schema=arm, value=carried, submission=submission)
         create = NewRun(DIALECT_NAME, workflow or app.name, None, app.definition(workflow).digest, cell)
-        found.append(_by_reference(Item(run, event, create=create)))
+        found.append(_by_reference(Deliver(run, event, create=create)))
     if submission is not None:
         for item in found:
             scope = f"app:{app.name}" if len(found) == 1 else f"run:{item.run}"
@@ -108,7 +108,7 @@ def items(app: App, schema: str, value: Value, *, submission: str | None, key: V
     return found
 
 
-def _by_reference(item: Item) -> Item:
+def _by_reference(item: Deliver) -> Deliver:
     """A large value is moved to the blobs, and a reference stands in its place; so is one that would be
     taken for a reference."""
     assert isinstance(item.event, Domain)
@@ -353,9 +353,9 @@ def govern(desk: Handing, app: App, data: dict[str, Any] | None, operate: Operat
     digest = app.definition(None).digest
     create = NewRun(DIALECT_NAME, app.name, None, digest)
     if data is not None:
-        return desk.hand_on(operate, Item(app.name, governance.governed(data), create=create))
+        return desk.hand_on(operate, Deliver(app.name, governance.governed(data), create=create))
     started = Started(definition=digest, seed=desk.entropy(16), machine=ReactiveMachine.version)
-    return desk.hand_on(operate, Item(app.name, started, create=create))
+    return desk.hand_on(operate, Deliver(app.name, started, create=create))
 
 
 def proposals(reads: Reads, registry: Registry, app: str) -> list[dict[str, Any]]:

@@ -28,10 +28,10 @@ from treadle.kernel.showing import kind_of, shown
 from treadle.kernel.values import Value
 from treadle.lang.definition import Definition, Dialect
 from treadle.runtime import deploys, document
-from treadle.runtime.commands import Command, Operate
+from treadle.runtime.commands import Command, Deliver, Operate
 from treadle.runtime.desk import Desk, Handing
 from treadle.runtime.fetching import NotAtHand
-from treadle.runtime.ports import Ack, Item
+from treadle.runtime.ports import Ack
 from treadle.runtime.registry import Registry
 from treadle.store.protocol import DefinitionRow, Reads
 
@@ -142,7 +142,7 @@ class Applications:
         known = await self._engine.read(partial(cells.answered, app=app, submission=submission))
         return None if known is None else [run for run in cells.runs_of(known) if run != app]
 
-    async def _deliver(self, app: App, made: list[Item], publishing: dict[str, Value]) -> list[str]:
+    async def _deliver(self, app: App, made: list[Deliver], publishing: dict[str, Value]) -> list[str]:
         """One cell: straight to its mailbox. Several: accepted as one where the application is decided.
         The answer is the runs, or the refusal, once all have decided; it says who took the event all the same."""
         if len(made) == 1:
@@ -321,6 +321,9 @@ class Applications:
     def only_hands_on(self, asked: Operate) -> bool:
         return False  # what is applied is written down, and then handed on
 
+    def recheck(self, desk: Desk, asked: Operate) -> None:
+        """What was handed on stays so."""
+
     def pinned(self, desk: Desk) -> Iterator[str]:
         """What the snapshots of applications hold on to."""
         return snapshots.pinned(desk.store)
@@ -416,12 +419,12 @@ def _typed(event: Any, value: Any) -> tuple[str, Any]:
     return shape.schema, event
 
 
-def _reached(app: App, item: Item, answer: dict[str, Any]) -> list[str]:
+def _reached(app: App, item: Deliver, answer: dict[str, Any]) -> list[str]:
     """The cells that an event reached, as the run that took it answers."""
     runs = answer.get("runs") or [answer.get("run", item.run)]
     return [run for run in runs if run != app.name]
 
 
-def _with_ack(item: Item, ack: Ack) -> Item:
+def _with_ack(item: Deliver, ack: Ack) -> Deliver:
     item.ack = ack
     return item

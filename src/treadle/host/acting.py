@@ -19,9 +19,8 @@ from treadle.kernel.values import encode
 from treadle.lang.handed import check_written
 from treadle.runtime import collecting, keeping, payloads, tasks, traced
 from treadle.runtime.audit import AuditEntry
-from treadle.runtime.commands import Command, Operate
+from treadle.runtime.commands import Command, Deliver, Operate, Own
 from treadle.runtime.messages import check_entry
-from treadle.runtime.ports import Item, Own
 
 
 class Origin(msgspec.Struct, frozen=True):
@@ -75,7 +74,7 @@ def acting(origin: Origin | None) -> Iterator[None]:
 def stamped(command: Command) -> Command:
     """A command with who asks for it, if anybody does. An operation that is no value, or that somebody asks for under
     a name of the engine's own, is refused here with the same words, whoever would decide it."""
-    if isinstance(command, Item):
+    if isinstance(command, Deliver):
         if command.entry is None and type(command) is not Own and command.event is not None:
             command.entry = _of_event(command.run, command.event)
         return command

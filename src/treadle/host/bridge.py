@@ -22,11 +22,11 @@ from treadle.kernel.errors import EngineStopped, TreadleError, Unsupported
 from treadle.kernel.limits import Limits
 from treadle.kernel.model import Receipt
 from treadle.runtime import pools, recovery
-from treadle.runtime.commands import Command, Elsewhere, Inspect, Operate, View
+from treadle.runtime.commands import Command, Deliver, Elsewhere, Inspect, Operate, View
 from treadle.runtime.core import Core
 from treadle.runtime.desk import Operations
 from treadle.runtime.meter import CoreMeter
-from treadle.runtime.ports import Ack, Answer, Clock, Item, News, SystemClock, Work
+from treadle.runtime.ports import Ack, Answer, Clock, News, SystemClock, Work
 from treadle.runtime.registry import Registry
 from treadle.store.marks import MovedRun
 from treadle.store.members import Membership
@@ -397,7 +397,7 @@ class Bridge:
         self._unanswered.add(future)
         try:
             command = make(LoopAck(future))
-            if origin() is not None or not (type(command) is Item and type(command.event) in NAMELESS):
+            if origin() is not None or not (type(command) is Deliver and type(command.event) in NAMELESS):
                 command = stamped(command)
             self.submit(command)
             if self._thread is not None and not self._thread.decides(command):
@@ -463,7 +463,7 @@ class Bridge:
 
     # --- for the worker ---
 
-    def turn_with(self, item: Item) -> bool:
+    def turn_with(self, item: Deliver) -> bool:
         turning = None if self._thread is None else self._thread.turning
         return turning is not None and turning.turn_with(item)
 

@@ -117,6 +117,9 @@ class EngineOperations:
     def only_hands_on(self, asked: Operate) -> bool:
         return tasks.only_hands_on(asked)
 
+    def recheck(self, desk: Desk, asked: Operate) -> None:
+        tasks.recheck(desk, asked)
+
     def _app_operations(self) -> AppOperations:
         if (found := self._applications()) is None:
             raise NotAtHand("the code of applications", self._import_applications)

@@ -22,7 +22,7 @@ from treadle.store.protocol import Batch, Store, TaskRow
 from . import lines, recovery
 from .admission import Admission
 from .board import Board
-from .commands import Inspect, Operate, View
+from .commands import Deliver, Inspect, Operate, View
 from .desk import HANDED_ON, Change, Operations
 from .fetching import Fetching, NotAtHand
 from .gathering import Combine, Gatherings
@@ -30,7 +30,7 @@ from .hot import BlobCache, Hot, HotRuns
 from .isolation import known
 from .lines import Lines
 from .mail import Mail
-from .ports import Clock, Item, Port
+from .ports import Clock, Port
 from .recovery import Recovery
 from .registry import Registry
 from .shards import Held
@@ -69,20 +69,20 @@ class CoreDesk(msgspec.Struct, frozen=True):
     def belongs(self, run: str) -> None:
         self.staging.belongs(run)
 
-    def post(self, item: Item) -> None:
+    def post(self, item: Deliver) -> None:
         self.mail.post(item)
 
-    def hand_on(self, asked: Operate, item: Item) -> object:
+    def hand_on(self, asked: Operate, item: Deliver) -> object:
         item.ack, item.inbox, item.entry, item.asked = asked.ack, asked.inbox, asked.entry, asked
         self.staging.staged.handed.append((asked, item))
         self.mail.post(item)
         return HANDED_ON
 
-    def share(self, asked: Operate, items: list[Item], combine: Combine) -> object:
+    def share(self, asked: Operate, items: list[Deliver], combine: Combine) -> object:
         self.gathering.share(asked, items, self.entropy(16).hex(), combine)
         return HANDED_ON
 
-    def queued(self) -> list[Item]:
+    def queued(self) -> list[Deliver]:
         return [item for item in self.mail if not self.mail.is_barred(item.run)]
 
     def task(self, id: str) -> TaskRow | None:

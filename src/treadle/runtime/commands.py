@@ -1,4 +1,4 @@
-"""What can be asked of the core, from any thread. All that changes something is data: an event for a run (`Item`), an
+"""What can be asked of the core, from any thread. All that changes something is data: an event for a run (`Deliver`), an
 operation by its name (`Operate`), what work has come to (`FrameSent`, `CheckpointSaved`). No code travels, but for a
 question (`Inspect`)."""
 
@@ -10,11 +10,12 @@ from typing import Final, Protocol
 import msgspec
 
 from treadle.kernel.errors import OwnershipLost
+from treadle.kernel.model import Event
 from treadle.kernel.values import Value
 from treadle.store.protocol import Reads
 
 from .audit import AuditEntry
-from .ports import Ack, Item
+from .ports import Ack, NewRun
 
 # The frame by which a worker says that work which was given up has come to its end all the same.
 LATE: Final = "work.late"
@@ -56,6 +57,48 @@ class Operate(msgspec.Struct, frozen=True):
     fetched: tuple[str, ...] = ()
 
 
+class Sent(msgspec.Struct, kw_only=True):
+    """An event, with all that is said of it beside it. This is what a message holds (`messages.py`), and all that it can."""
+
+    run: str
+    event: Event | None
+    create: NewRun | None = None
+    expected_version: int | None = None
+    submission: tuple[str, str] | None = None
+    # Where a start that fails reports.
+    reply: tuple[str, str] | None = None
+    # Payloads that the event refers to, by their digests.
+    blobs: dict[str, bytes] = {}
+    # Who asked for it, if somebody did: written down with the decision.
+    entry: AuditEntry | None = None
+
+
+class Deliver(Sent):
+    """One event on its way to a run. What is here besides what is sent belongs to this process, and comes from no message.
+
+    `derived` ones were made by a step of the batch at hand: if that commit fails they are made
+    again by the retried step, so they are dropped. `inbox` is the key of the message it came in, which is done when it is
+    decided.
+    """
+
+    # Named once more: these come by position, all else of what is sent by name.
+    run: str
+    event: Event | None
+    ack: Ack | None = None
+    inbox: str | None = None
+    derived: bool = False
+    # The key of the message that it becomes if it does not fit into the batch that made it.
+    message: str | None = None
+    # The operation that left its answer to this event: where the event would go elsewhere, it does. Whether it may still be is
+    # asked again when the event has its turn.
+    asked: Operate | None = None
+
+
+class Own(Deliver):
+    """What the core tells a run by itself: its time is up, look what you owe yourself. It has no byte
+    form and cannot be handed in, so it needs nobody's signature."""
+
+
 class View(msgspec.Struct, frozen=True):
     """What somebody may look at on the core's thread: the store as the last commit left it, and whether the core is at
     rest."""
@@ -76,7 +119,7 @@ class Inspect(msgspec.Struct, frozen=True):
 
 
 Progress = FrameSent | CheckpointSaved
-Command = Item | Operate | FrameSent | CheckpointSaved | Inspect
+Command = Deliver | Operate | FrameSent | CheckpointSaved | Inspect
 
 
 class Elsewhere(Protocol):
@@ -91,7 +134,7 @@ class Elsewhere(Protocol):
         """Messages with these keys are in the inboxes of others: somebody waits for their answers."""
         ...
 
-    def forward(self, commands: list[Item | Operate]) -> None:
+    def forward(self, commands: list[Deliver | Operate]) -> None:
         """What is decided elsewhere: it is to be left there as a message."""
         ...
 
@@ -104,7 +147,7 @@ class Nowhere:
     def await_replies(self, asked: list[tuple[str, Ack]]) -> None:
         raise AssertionError("nothing leaves a core that has all there is")
 
-    def forward(self, commands: list[Item | Operate]) -> None:
+    def forward(self, commands: list[Deliver | Operate]) -> None:
         for command in commands:
             if command.ack is not None:
                 command.ack(None, OwnershipLost("it is decided by another process now"))

@@ -44,6 +44,7 @@ from .changes import Changes, CoreDesk
 from .children import Children
 from .commands import (
     Command,
+    Deliver,
     Elsewhere,
     Nowhere,
     Operate,
@@ -63,7 +64,7 @@ from .lines import Lines
 from .mail import Mail
 from .meter import CoreMeter
 from .moving import Moves
-from .ports import Clock, Item, Port
+from .ports import Clock, Port
 from .publication import Aside, Publication
 from .recovery import Recovery
 from .registry import Registry
@@ -135,7 +136,7 @@ class Core:
         undecided = Undecided(store, registry, staging, answers, mail, board, timers, lines, clock=clock)
         records = Records(staging, answers, mail, effects, registry, bell, lines)
         moves = Moves(registry, hot, blobs, staging, mail, records, undecided, clock, entropy, limits)
-        gate = Gate(staging, answers, store, verify)
+        gate = Gate(staging, answers, store, verify, lambda asked: operations.recheck(self.desk, asked))
         deciding = (hot, blobs, staging, answers, mail, gate, records, lines, moves, undecided, numbers)
         more = (fetching, clock, entropy, limits)
         self._admission = Admission(store, registry, *deciding, *more)
@@ -291,7 +292,7 @@ class Core:
         """Whether the commit at hand waits for work that was begun ahead of it."""
         return not (self._has_work or self._isolation.apart) and self._ahead.holds(now)
 
-    def take(self, command: Item | Operate) -> None:
+    def take(self, command: Deliver | Operate) -> None:
         """Takes in what came in a message."""
         if isinstance(command, Operate):
             self._changes.add(command)

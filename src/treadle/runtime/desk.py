@@ -19,9 +19,9 @@ from treadle.lang.quota import Quota
 from treadle.store.place_rows import PlaceRow
 from treadle.store.protocol import Batch, Store, TaskRow
 
-from .commands import Operate
+from .commands import Deliver, Operate
 from .hot import BlobCache, Hot, HotRuns
-from .ports import Ack, Clock, Item
+from .ports import Ack, Clock
 from .registry import Registry
 from .shards import Held
 
@@ -76,11 +76,11 @@ class Desk(Protocol):
 
     def entropy(self, count: int) -> bytes: ...
 
-    def post(self, item: Item) -> None:
+    def post(self, item: Deliver) -> None:
         """Puts an event into a run's mailbox: decided with this commit, or waiting in the inbox with it."""
         ...
 
-    def queued(self) -> list[Item]:
+    def queued(self) -> list[Deliver]:
         """What waits in mailboxes, for changes that need an empty queue; not what waits for such a change itself."""
         ...
 
@@ -128,14 +128,14 @@ class Desk(Protocol):
 class Handing(Desk, Protocol):
     """The desk of an operation, which may leave its answer to an event."""
 
-    def hand_on(self, asked: Operate, item: Item) -> object:
+    def hand_on(self, asked: Operate, item: Deliver) -> object:
         """Lets an event answer in place of an operation; the operation's message is done with it."""
         ...
 
     def share(
         self,
         asked: Operate,
-        items: list[Item],
+        items: list[Deliver],
         combine: Callable[[Mapping[str, TreadleError | None]], tuple[object, TreadleError | None]],
     ) -> object:
         """Lets several events answer in place of an operation, once all are decided (`gathering.py`)."""
@@ -154,6 +154,10 @@ class Operations(Protocol):
         """Whether an operation changes nothing by itself: an event answers in its place, or it is refused."""
         ...
 
+    def recheck(self, desk: Desk, asked: Operate) -> None:
+        """An event that answers an operation has its turn: raises what that is refused with if it may not be any more."""
+        ...
+
     def pinned(self, desk: Desk) -> Iterable[str]:
         """Payloads that stay although no run holds them."""
         ...
@@ -167,6 +171,9 @@ class NoOperations:
 
     def only_hands_on(self, asked: Operate) -> bool:
         return False
+
+    def recheck(self, desk: Desk, asked: Operate) -> None:
+        pass
 
     def pinned(self, desk: Desk) -> Iterable[str]:
         return ()

@@ -1,7 +1,7 @@
 """An operation that several events answer: accepted with one commit, answered once all of them are decided.
 
 Where it came in a message, that waits until then, and whoever takes over performs it again: each run must take its event once
-all the same (`Item.submission`).
+all the same (`Deliver.submission`).
 """
 
 from __future__ import annotations
@@ -14,10 +14,10 @@ from msgspec.structs import replace
 
 from treadle.kernel.errors import PASSING, TreadleError
 
-from .commands import Operate
+from .commands import Deliver, Operate
 from .desk import Desk, OwnChange
 from .mail import Mail
-from .ports import Item, Port
+from .ports import Port
 from .shards import Held
 from .staging import Answers
 
@@ -63,7 +63,7 @@ class Gatherings:
         # Those whose messages are ours to answer.
         self._waiting: dict[str, Gathered] = {}
 
-    def share(self, asked: Operate, items: list[Item], key: str, combine: Combine) -> None:
+    def share(self, asked: Operate, items: list[Deliver], key: str, combine: Combine) -> None:
         """Tells the runs with the commit at hand, or with messages of it. Their names (`key`) are new each time: one that is
         sent again may have been answered already."""
         runs = [item.run for item in items]

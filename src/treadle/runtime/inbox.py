@@ -9,10 +9,9 @@ from treadle.kernel.limits import Limits
 from treadle.kernel.run import error_of
 from treadle.store.protocol import Message, Reads
 
-from .commands import Operate
+from .commands import Deliver, Operate
 from .mail import unusable
 from .messages import message_from_bytes
-from .ports import Item
 from .shards import Held
 from .staging import Answers, Staged, Staging
 
@@ -23,7 +22,7 @@ class Inbox:
         reads: Reads,
         staging: Staging,
         answers: Answers,
-        take: Callable[[Item | Operate], None],
+        take: Callable[[Deliver | Operate], None],
         held: Held,
         limits: Limits,
     ) -> None:

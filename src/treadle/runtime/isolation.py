@@ -16,9 +16,8 @@ from treadle.kernel.model import REFUSABLE
 from treadle.kernel.run import error_of
 from treadle.store.protocol import GUEST
 
-from .commands import CheckpointSaved, FrameSent, Operate, Progress
+from .commands import CheckpointSaved, Deliver, FrameSent, Operate, Progress
 from .desk import Change, OwnChange
-from .ports import Item
 from .staging import Answers, Staging
 from .undecided import Undecided
 
@@ -57,12 +56,12 @@ class Isolation:
         return self.apart <= 1
 
     def expel(
-        self, culprit: Item | Change | Progress | None, error: TreadleError, read: Sequence[str]
+        self, culprit: Deliver | Change | Progress | None, error: TreadleError, read: Sequence[str]
     ) -> None:
         """Stages what is left of a command that failed alone: its refusal. `read` are the messages that it
         had come from."""
         log.error("a command was turned away: %s", error, exc_info=error.__cause__)
-        if isinstance(culprit, Item):
+        if isinstance(culprit, Deliver):
             self._expel_event(culprit, error)
             return
         told = {"error": error_of(error)}
@@ -80,11 +79,11 @@ class Isolation:
             self._answers.tell(culprit.ack, None, error)
 
     def dismiss(
-        self, culprit: Item | Change | Progress | None, error: TreadleError, read: Sequence[str]
+        self, culprit: Deliver | Change | Progress | None, error: TreadleError, read: Sequence[str]
     ) -> None:
         """Stages the refusal of a command whose own names cannot be written: its caller is told, its message is
         done with, and nothing names it."""
-        if isinstance(culprit, Item):
+        if isinstance(culprit, Deliver):
             if not self._is_refusable(culprit):
                 raise error
             self._staging.staged.taken.append(culprit)
@@ -95,11 +94,11 @@ class Isolation:
             self._answers.tell(culprit.ack, None, error)
 
     @staticmethod
-    def _is_refusable(item: Item) -> bool:
+    def _is_refusable(item: Deliver) -> bool:
         asked = item.ack is not None or item.create is not None or (item.inbox or "").startswith(GUEST)
         return asked or isinstance(item.event, REFUSABLE)
 
-    def _expel_event(self, item: Item, error: TreadleError) -> None:
+    def _expel_event(self, item: Deliver, error: TreadleError) -> None:
         self._staging.staged.taken.append(item)
         if self._is_refusable(item):
             self._answers.refuse(item, error)

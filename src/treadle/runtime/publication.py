@@ -19,13 +19,13 @@ from treadle.store.protocol import GUEST, Message
 
 from .ahead import Ahead
 from .changes import Changes
-from .commands import Elsewhere
+from .commands import Deliver, Elsewhere
 from .desk import OwnChange
 from .hot import HotRuns
 from .intake import Intake, ProgressQueue
 from .mail import NOTHING, Leftovers, Mail
 from .messages import message_to_bytes
-from .ports import Answer, Item, Port
+from .ports import Answer, Port
 from .registry import Registry
 from .staging import RunTurn, Staged, Staging
 
@@ -78,7 +78,7 @@ class Publication:
                 self._staging.staged.asked.append((key, item.ack))
             batch.inbox.append(Message(key, message_to_bytes(item), item.run))
 
-    def _key_of(self, item: Item, message: str) -> str:
+    def _key_of(self, item: Deliver, message: str) -> str:
         """Where somebody waits for the answer, whoever decides it answers as it answers a guest; that may be another
         core than this one also for what is ours now."""
         asker = self._elsewhere.asker

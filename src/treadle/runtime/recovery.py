@@ -11,11 +11,11 @@ from treadle.kernel.limits import Limits
 from treadle.kernel.model import ENGINE_KINDS
 from treadle.store.protocol import Reads, RunRow
 
-from .commands import Operate
+from .commands import Operate, Own
 from .hot import Expected, HotRuns
 from .mail import Mail
 from .opened import OpenReads, OpenTogether, open_now
-from .ports import Own, Work
+from .ports import Work
 from .shards import Held
 from .staging import Staging
 from .undecided import Undecided, is_undecided

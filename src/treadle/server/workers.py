@@ -28,8 +28,8 @@ from treadle.kernel.model import Receipt, is_reference
 from treadle.kernel.values import Value, encode
 from treadle.lang.duration import instant_text
 from treadle.lang.json_text import to_json
-from treadle.runtime.commands import LATE, CheckpointSaved, FrameSent
-from treadle.runtime.ports import Item, Work
+from treadle.runtime.commands import LATE, CheckpointSaved, Deliver, FrameSent
+from treadle.runtime.ports import Work
 
 from .carrying import MEMORY, Carrying
 from .problems import RequestRefused
@@ -56,7 +56,7 @@ class EngineOwner:
             )
         blobs = await self._blobs([receipt.value, receipt.events])
         vouched = self._engine.vouched(work.dialect, receipt)
-        answer = await self._engine.ask(lambda ack: Item(work.run, vouched, ack=ack, blobs=blobs))
+        answer = await self._engine.ask(lambda ack: Deliver(work.run, vouched, ack=ack, blobs=blobs))
         return not (isinstance(answer, dict) and answer.get("stale"))
 
     async def progress(self, work: Work, told: Sequence[Told]) -> bool:
@@ -90,7 +90,7 @@ class EngineOwner:
         )
         receipt = Receipt(intent=work.intent.id, status="error", error=failed.to_value())
         vouched = self._engine.vouched(work.dialect, receipt)
-        await self._engine.ask(lambda ack: Item(work.run, vouched, ack=ack))
+        await self._engine.ask(lambda ack: Deliver(work.run, vouched, ack=ack))
 
     async def _blobs(self, value: Value) -> dict[str, bytes]:
         """The payloads that a value refers to: they belong to the run from now on."""

@@ -23,12 +23,12 @@ from treadle.kernel.errors import KernelBug, TreadleError, UnknownWorkflow
 from treadle.kernel.limits import Limits
 from treadle.kernel.model import OpenIntent
 from treadle.kernel.values import Value, decode_trusted, encode
-from treadle.runtime.commands import Operate
+from treadle.runtime.commands import Deliver, Operate
 from treadle.runtime.core import Core
 from treadle.runtime.desk import Desk, Handing, OwnChange
 from treadle.runtime.hot import Hot
 from treadle.runtime.opened import split_ids
-from treadle.runtime.ports import Ack, Item, News, Work
+from treadle.runtime.ports import Ack, News, Work
 from treadle.runtime.registry import Known, Registry, machines_of
 from treadle.store.protocol import Batch, DefinitionRow, RunRow
 from treadle.store.sql import SqlStore
@@ -180,7 +180,7 @@ class WorldHost:
                 break
         return self.store.taken - before
 
-    def ask(self, item: Item) -> tuple[Any, TreadleError | None]:
+    def ask(self, item: Deliver) -> tuple[Any, TreadleError | None]:
         """Hands an event to the core and lets everything run; what was answered."""
         answers: list[tuple[Any, TreadleError | None]] = []
         item.ack = lambda value, error: answers.append((value, error))
@@ -206,7 +206,7 @@ class WorldHost:
         """Performs an operation; its value, or its error raised."""
         return self._answer_to(lambda ack: self.core.submit(Operate(body["app"], name, body, ack)))
 
-    def publish(self, items: list[Item], publishing: dict[str, Value]) -> None:
+    def publish(self, items: list[Deliver], publishing: dict[str, Value]) -> None:
         """Delivers an event to all who subscribe; the first refusal is raised once all have decided."""
         if len(items) == 1:
             _, error = self.ask(items[0])
@@ -237,6 +237,9 @@ class WorldHost:
 
     def only_hands_on(self, asked: Operate) -> bool:
         return False  # what is applied is written down, and then handed on
+
+    def recheck(self, desk: Desk, asked: Operate) -> None:
+        """What was handed on stays so."""
 
     def pinned(self, desk: Desk) -> Iterator[str]:
         return snapshots.pinned(desk.store)
