@@ -285,7 +285,7 @@ async def _wait_and_wake(folder: Path, count: int, wakes: int) -> Figures:
         waiting_mb = rss_mb()
         begin = time.perf_counter()
         clock.stopped_at_ns = due_ns  # so that these wake, and no other
-        await engine.write(lambda core: None)
+        await engine.look(lambda view: None)
         await asyncio.to_thread(lambda: [woken.acquire() for _ in range(wakes)])
         woken_s = time.perf_counter() - begin
     return {

@@ -129,7 +129,7 @@ async def waiting(folder: Path, scale: Scale) -> dict[str, float]:
         rows = await engine.tasks(role="clerk", limit=half)
         begin = time.perf_counter()
         clock.now += 3601 * 10**9
-        await engine.write(lambda core: None)
+        await engine.look(lambda view: None)
         with engine.watch("") as watch:
             while await _due(engine, clock.now):
                 await watch.changed(poll_s=0.05)
@@ -148,7 +148,7 @@ async def waiting(folder: Path, scale: Scale) -> dict[str, float]:
 
 async def _due(engine: Engine, now_ns: int) -> bool:
     """Whether a timer that is due has not fired yet."""
-    next_ns = await engine.write(lambda core: core.store.timer_next())
+    next_ns = await engine.look(lambda view: view.store.timer_next())
     return next_ns is not None and next_ns <= now_ns
 
 

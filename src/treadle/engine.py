@@ -27,7 +27,8 @@ from treadle.lang.definition import Definition, Dialect, Surroundings, TypedWork
 from treadle.lang.handed import from_caller
 from treadle.lang.problems import Problem
 from treadle.runtime import deploys, document, keeping
-from treadle.runtime.ports import Clock, Item, NewRun, SystemClock, Work
+from treadle.runtime.commands import Deliver
+from treadle.runtime.ports import Clock, NewRun, SystemClock, Work
 from treadle.store.protocol import DefinitionRow, Reads
 from treadle.work.performers import PerformerTable
 from treadle.work.worker import Worker
@@ -321,7 +322,7 @@ class Engine(
                 create = NewRun(row.dialect, row.name, row.version, row.digest, own_key)
                 if not self._bridge.seat.decides(run):
                     await self.teach(run, row)
-                answer = await self._bridge.asks.ask(partial(Item, run, event, create=create, blobs=blobs))
+                answer = await self._bridge.asks.ask(partial(Deliver, run, event, create=create, blobs=blobs))
             except TreadleError as refusal:
                 row = await self.library.named_before(workflow, id, self.read, row, refusal)
                 continue

@@ -289,7 +289,6 @@ class Engine(_Adapter):
     dead_letter_discard = _waits(asynchronous.Engine.dead_letter_discard)
     rows = _iterates(asynchronous.Engine.rows)
     read = _waits(asynchronous.Engine.read)
-    write = _waits(asynchronous.Engine.write)
 
     load = _same(asynchronous.Engine.load)
     check = _same(asynchronous.Engine.check)

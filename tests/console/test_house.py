@@ -14,7 +14,6 @@ import pytest
 from playwright.sync_api import Browser, Page, expect
 
 from treadle import Engine
-from treadle.runtime import dead_letters
 
 from .conftest import Site, look_over, served
 
@@ -39,7 +38,8 @@ async def part(store: str, folder: Path) -> None:
         (wait,) = (await run.show())["waiting_for"]
         error = {"class": "transport", "code": "ODD", "message": "half of it came"}
         row = {"intent": wait["id"], "run": "parted", "worker": "far-1", "reason": "ODD", "error": error}
-        await engine.write(lambda desk: dead_letters.keep(desk, "l-1", {**row, "size": 4, "sample": "hal…"}))
+        kept = {**row, "size": 4, "sample": "hal…"}
+        await engine.operate("deadletter", {"op": "keep", "id": "l-1", "row": kept}, home=row["run"])
 
 
 @pytest.fixture(scope="module")

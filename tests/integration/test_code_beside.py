@@ -90,7 +90,7 @@ async def reached(gate: Gate) -> None:
 async def something_else_goes_on(engine: Engine) -> None:
     """The core takes a command, decides it, and answers."""
     async with asyncio.timeout(60):
-        await engine.write(lambda desk: None)
+        await engine.look(lambda view: None)
 
 
 def asked_by_a_guest(file: Path) -> tuple[list[dict[str, Any]], dict[str, Any]]:

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.backdoor import change
 
 from treadle import Engine
 from treadle.kernel.errors import InputInvalid
@@ -42,12 +43,12 @@ async def left(engine: Engine, id: str) -> None:
     """A letter about work of a run that is open."""
     await (await engine.start("waits", None, id=id)).settled()
 
-    def keep(desk: Desk) -> None:
+    def intent(desk: Desk) -> str:
         state, _ = document.state_at(desk.store, desk.registry, id)
-        about = {"run": id, "intent": next(iter(state.open)), "reason": "too large", "worker": "w"}
-        dead_letters.keep(desk, id, about)
+        return next(iter(state.open))
 
-    await engine.write(keep)
+    about = {"run": id, "intent": await change(engine, intent), "reason": "too large", "worker": "w"}
+    await engine.operate("deadletter", {"op": "keep", "id": id, "row": about}, home=id)
 
 
 async def told(call: Awaitable[dict[str, Any]]) -> str:
@@ -90,7 +91,7 @@ async def test_what_became_of_a_letter_is_forgotten_in_the_end(url: str, tmp_pat
         await engine.dead_letter_discard("one")
         await engine.gc()
         assert await told(engine.dead_letter("one")) == f"{GONE}: the dead letter 'one' was discarded already"
-        await engine.write(lambda desk: _long_ago(desk, "one"))
+        await change(engine, lambda desk: _long_ago(desk, "one"))
         await engine.gc()
         assert await told(engine.dead_letter("one")) == f"{GONE}: there is no dead letter 'one'"
         assert [letter["id"] for letter in await engine.dead_letters()] == ["two"]

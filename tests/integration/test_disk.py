@@ -22,6 +22,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from tests.backdoor import change
 
 from treadle.engine import Engine
 from treadle.kernel.errors import StoreCorrupt, StoreFull, TreadleError
@@ -116,12 +117,12 @@ async def fill_and_go_on(
 
 async def test_no_pages_left(tmp_path: Path) -> None:
     def limit(more: int) -> Callable[[Engine], Any]:
-        def change(core: Any) -> None:
-            connection = core.store._connection
+        def bound(desk: Any) -> None:
+            connection = desk.store._connection
             count = connection.execute("PRAGMA page_count").fetchone()[0]
             connection.execute(f"PRAGMA max_page_count={count + more}")
 
-        return lambda engine: engine.write(change)
+        return lambda engine: change(engine, bound)
 
     said = await fill_and_go_on(tmp_path / "t.db", limit(5), limit(1_000_000))
     assert said["refused"] > 0

@@ -24,8 +24,9 @@ from treadle.kernel.errors import RunExists, RunNotFound, TreadleError, VersionM
 from treadle.kernel.limits import DIAGNOSTICS_PER_RUN_MAX, VALUE_DEPTH_MAX
 from treadle.kernel.model import Started
 from treadle.lang.definition import Definition
+from treadle.runtime.commands import Deliver
 from treadle.runtime.messages import message_to_bytes
-from treadle.runtime.ports import Item, NewRun
+from treadle.runtime.ports import NewRun
 from treadle.store.open import open_sqlite, read_sqlite
 from treadle.testing import VirtualClock, toy
 
@@ -402,7 +403,7 @@ async def test_a_start_of_0_1_0_that_came_inline_is_still_the_same_run(tmp_path:
     started = Started(definition=definition.digest, input=given, seed=b"s" * 16)
     create = NewRun(row.dialect, row.name, row.version, row.digest)
     store = open_sqlite(tmp_path / "t.db")
-    store.post([("guest:1", message_to_bytes(Item("one", started, create=create)))])
+    store.post([("guest:1", message_to_bytes(Deliver("one", started, create=create)))])
     store.close()
     async with Engine(url) as engine:
         reads = read_sqlite(tmp_path / "t.db")

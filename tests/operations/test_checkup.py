@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from tests.backdoor import change
+
 from treadle import Engine
 from treadle.host.checkup import examine
 from treadle.kernel.values import encode
@@ -20,7 +22,7 @@ async def test_dead_letters_are_listed_with_what_to_do(tmp_path: Path) -> None:
         "reason": "NOT_CANONICAL",
     }
     async with Engine(url) as engine:
-        await engine.write(lambda desk: desk.batch.documents.append((DEAD_LETTER, "l1", 1, encode(letter))))
+        await change(engine, lambda desk: desk.batch.documents.append((DEAD_LETTER, "l1", 1, encode(letter))))
     found = examine(url)
     assert (found["ok"], found["dead_letters"]) == (True, 1)
     (remark,) = [remark for remark in found["remarks"] if "dead letter" in remark]

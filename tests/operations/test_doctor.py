@@ -11,6 +11,7 @@ from typing import Any
 
 import httpx
 import pytest
+from tests.backdoor import change
 from tests.cli.conftest import Cli, cli, folder
 
 from treadle import Engine
@@ -110,7 +111,7 @@ async def test_what_is_told_of_a_run_goes_with_it(tmp_path: Path) -> None:
     url = await made(tmp_path)
     async with Engine(url) as engine:
         await engine.cancel("third")
-        await engine.write(lambda desk: desk.diagnose("third", "stale", {"why": "late"}))
+        await change(engine, lambda desk: desk.diagnose("third", "stale", {"why": "late"}))
         assert await engine.diagnostics("third")
         await engine.delete("third")
         assert await engine.diagnostics("third") == []

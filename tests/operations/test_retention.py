@@ -19,8 +19,8 @@ from treadle.kernel.errors import DefinitionError, RunFailed, TreadleError
 from treadle.kernel.model import Receipt, make_reference
 from treadle.kernel.values import digest_bytes
 from treadle.lang.retention import NEVER_NS, Retention, kept_until
+from treadle.runtime.commands import Deliver
 from treadle.runtime.messages import message_to_bytes
-from treadle.runtime.ports import Item
 from treadle.server.app import create_app
 from treadle.store.open import open_store
 from treadle.store.protocol import Batch, Message, RunRow
@@ -257,7 +257,7 @@ async def test_a_payload_that_a_message_under_way_hands_over_is_not_collected(tm
     body = b"y" * 200_000
     digest = digest_bytes(body)
     report = Receipt(intent="0" * 32, value=make_reference(checksum=digest, size=len(body)))
-    message = Message("end:1:2", message_to_bytes(Item("parent", report)), "parent")
+    message = Message("end:1:2", message_to_bytes(Deliver("parent", report)), "parent")
     store.commit(Batch(inbox=[message]))
     store.insert_rows("blobs", "digest, size, at_ns, body", [(digest, len(body), 0, body)])
     assert store.sweep() == 0

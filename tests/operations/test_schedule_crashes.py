@@ -60,7 +60,7 @@ async def test_a_crash_at_any_commit_of_a_tick_leaves_each_tick_one_run(
             monkeypatch.setattr(SqlStore, "commit", commit)
             with contextlib.suppress(Crash, TreadleError):
                 async with Engine(store, clock=clock) as dying:
-                    while left > 0 and await dying.write(lambda desk: desk.busy()):
+                    while left > 0 and await dying.look(lambda view: view.busy()):
                         pass
             monkeypatch.setattr(SqlStore, "commit", whole)
     assert crashes >= 6

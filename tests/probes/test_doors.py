@@ -17,12 +17,13 @@ from typing import Any
 
 import pytest
 import pytest_asyncio
+from tests.backdoor import change
 
 from treadle import Engine
 from treadle.kernel.errors import RunExists, TreadleError, ValueRefused
 from treadle.kernel.model import Signal
 from treadle.kernel.showing import shown
-from treadle.runtime.ports import Item
+from treadle.runtime.commands import Deliver
 from treadle.testing import assert_replays
 
 DEADLINE_S = 60.0
@@ -218,7 +219,7 @@ async def test_a_name_that_no_store_can_hold_is_refused_and_the_engine_goes_on(t
         run = await engine.start(flow, None, id="r")
         for event in (Signal(name="go", by="ann\ud800\0"), Signal(name="\ud800", by="bob")):
             with pytest.raises(ValueRefused):
-                await engine.ask(lambda ack, event=event: Item("r", event, ack=ack))
+                await engine.ask(lambda ack, event=event: Deliver("r", event, ack=ack))
         told = [(row["user"], row["status"]) for row in await engine.audit(action="run.signal")]
         assert told == [("bob", "refused"), ("ann?\ufffd", "refused")]
         await engine.signal("r", "go")
@@ -233,6 +234,6 @@ async def test_a_row_that_no_store_can_hold_costs_its_own_command_only(tmp_path:
     async with Engine(f"sqlite:///{tmp_path / 't.db'}") as engine:
         for row in (("\ud800", 1, "code", b""), ("run", 2**70, "code", b"")):
             with pytest.raises(ValueRefused):
-                await engine.write(lambda desk, row=row: desk.batch.diagnostics.append(row))
+                await change(engine, lambda desk, row=row: desk.batch.diagnostics.append(row))
         await (await engine.start(flow, None)).result(timeout=DEADLINE_S)
         await assert_replays(engine)

@@ -8,11 +8,12 @@ from typing import Any
 
 import pytest
 import pytest_asyncio
+from tests.backdoor import change
 from tests.probes.racing import DEADLINE_S, Door, House, Subject, compiled, meet, meetings, opened
 
 from treadle import Engine, TreadleError
 from treadle.kernel.model import TERMINAL
-from treadle.runtime import dead_letters, document
+from treadle.runtime import document
 from treadle.runtime.desk import Desk
 
 FLOWS = {"waits": "steps: [{await: {signal: go}}]", "ends": "steps: [{complete: 1}]"}
@@ -208,12 +209,12 @@ async def _letter(engine: Engine, name: str) -> None:
     run = await engine.start("waits", None, id=name)
     await run.settled(timeout=DEADLINE_S)
 
-    def keep(desk: Desk) -> None:
+    def intent(desk: Desk) -> str:
         state, _ = document.state_at(desk.store, desk.registry, name)
-        about = {"run": name, "intent": next(iter(state.open)), "reason": "too large", "worker": "w"}
-        dead_letters.keep(desk, name, about)
+        return next(iter(state.open))
 
-    await engine.write(keep)
+    about = {"run": name, "intent": await change(engine, intent), "reason": "too large", "worker": "w"}
+    await engine.operate("deadletter", {"op": "keep", "id": name, "row": about}, home=name)
 
 
 async def _letters(engine: Engine, name: str) -> Any:

@@ -144,7 +144,7 @@ async def test_a_change_and_its_row_are_one_commit(monkeypatch: pytest.MonkeyPat
         app = create_app(engine)
         async with client(app) as http:
             await deployed(http, greet=FLOW)
-            store = await engine.write(lambda desk: desk.store)
+            store = await engine.look(lambda view: view.store)
             batches: list[tuple[int, int]] = []
             take = store.commit
 

@@ -13,7 +13,6 @@ import pytest
 from treadle import Engine
 from treadle.kernel.values import digest_bytes, encode
 from treadle.lang.duration import instant_text
-from treadle.runtime import dead_letters
 from treadle.runtime.commands import LATE
 from treadle.server.app import create_app
 from treadle.server.workers import GONE_NS, LOST_NS, Workers
@@ -177,7 +176,7 @@ async def test_a_dead_letter_whose_intent_is_open_is_offered_again(
 ) -> None:
     id, item = await started(http)
     row = {"intent": item["intent"], "run": id, "worker": "w", "reason": "ODD", "size": 0, "sample": ""}
-    await engine.write(lambda desk: dead_letters.keep(desk, "l-1", row))
+    await engine.operate("deadletter", {"op": "keep", "id": "l-1", "row": row}, home=row["run"])
     done = (await http.post("/deadletters/l-1/replay")).json()
     assert (done["run"], done["intent"], done["replayed"]) == (id, item["intent"], True)
     assert (await http.get("/deadletters")).json()["items"] == []

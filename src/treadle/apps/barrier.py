@@ -25,8 +25,8 @@ from treadle.dialects.reactive.app import App
 from treadle.dialects.reactive.governance import ApplyBlocked, closed_until, is_closed_by
 from treadle.kernel.errors import PASSING, InputInvalid, TreadleError
 from treadle.kernel.values import Value
-from treadle.runtime.commands import Handing, Operate
-from treadle.runtime.desk import Desk
+from treadle.runtime.commands import Operate
+from treadle.runtime.desk import Desk, Handing
 
 from . import cells
 

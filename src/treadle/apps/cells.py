@@ -10,8 +10,7 @@ Everything here runs on the core thread, between batches, or reads. Nothing is a
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from functools import partial
-from typing import Any
+from typing import Any, Final
 
 from treadle.dialects.reactive import governance
 from treadle.dialects.reactive.app import DIALECT_NAME, App
@@ -28,16 +27,18 @@ from treadle.kernel.showing import shown
 from treadle.kernel.values import Value, encode
 from treadle.lang.duration import instant_text
 from treadle.runtime import deploys
-from treadle.runtime.commands import HANDED_ON, Handing, Operate
-from treadle.runtime.desk import Desk
+from treadle.runtime.commands import Deliver, Operate
+from treadle.runtime.desk import Desk, Handing
 from treadle.runtime.hot import BlobCache, load_state
 from treadle.runtime.opened import open_work
-from treadle.runtime.ports import Ack, Item, NewRun
+from treadle.runtime.ports import NewRun
 from treadle.runtime.registry import Registry
 from treadle.runtime.staging import answer_of, refusal_of
 from treadle.store.protocol import Reads, RunRow
 
 PAGE = 1_000
+# The operation that publishes an event to several cells.
+PUBLISH: Final = "publish"
 
 
 # --- which code is active -----------------------------------------------------------------------------
@@ -88,18 +89,18 @@ def names(machine: ReactiveMachine) -> list[str]:
 # --- publishing ---------------------------------------------------------------------------------------
 
 
-def items(app: App, schema: str, value: Value, *, submission: str | None, key: Value = None) -> list[Item]:
+def items(app: App, schema: str, value: Value, *, submission: str | None, key: Value = None) -> list[Deliver]:
     """An event as one item for each cell that subscribes; for the application itself if none does."""
     deliveries = app.route(schema, value)
     if key is not None and any(d.key not in (None, key) for d in deliveries):
         raise InputInvalid(f"the key is {shown(key)}, but the event is for {shown(deliveries[0].key)}")
     unrouted = (None, None, app.name, schema, value)
     targets: Sequence[tuple[str | None, Value, str, str, Value]] = deliveries or [unrouted]
-    found: list[Item] = []
+    found: list[Deliver] = []
     for workflow, cell, run, arm, carried in targets:
         event = Domain(schema=arm, value=carried, submission=submission)
         create = NewRun(DIALECT_NAME, workflow or app.name, None, app.definition(workflow).digest, cell)
-        found.append(_by_reference(Item(run, event, create=create)))
+        found.append(_by_reference(Deliver(run, event, create=create)))
     if submission is not None:
         for item in found:
             scope = f"app:{app.name}" if len(found) == 1 else f"run:{item.run}"
@@ -107,7 +108,7 @@ def items(app: App, schema: str, value: Value, *, submission: str | None, key: V
     return found
 
 
-def _by_reference(item: Item) -> Item:
+def _by_reference(item: Deliver) -> Deliver:
     """A large value is moved to the blobs, and a reference stands in its place; so is one that would be
     taken for a reference."""
     assert isinstance(item.event, Domain)
@@ -120,22 +121,34 @@ def _by_reference(item: Item) -> Item:
     return item
 
 
-def post(desk: Desk, app: App, made: list[Item], submission: str | None, ack: Ack | None) -> Any:
+def publishing(app: App, schema: str, value: Value, submission: str | None) -> dict[str, Value]:
+    """What is asked for where an event is for several cells."""
+    return {"app": app.name, "schema": schema, "value": value, "submission": submission}
+
+
+def publish(desk: Handing, app: App, asked: Operate) -> object:
     """Publishes to several cells, on the core thread. They are accepted together: each delivery is
-    decided in this commit, or waits in the inbox with it."""
+    decided in this commit, or waits in the inbox with it. The answer is the runs, or the refusal, once all have decided."""
+    body, submission = asked.body, asked.body["submission"]
+    made = items(app, str(body["schema"]), body["value"], submission=submission)
     runs = [item.run for item in made]
     if submission is not None:
-        scope = (f"app:{app.name}", submission)
+        scope = (f"app:{app.name}", str(submission))
         found = desk.remembered(scope)
-        if found is not None:
+        if found is None:
+            desk.remember(scope, {"runs": runs})
+        elif asked.inbox is None or runs_of(found) != runs:
             return runs_of(found)
-        desk.remember(scope, {"runs": runs})
-    gathered = _Gathered(desk, runs, ack)
-    for number, item in enumerate(made):
-        item.ack, item.derived = partial(gathered.one, item.run), True
-        item.message = f"publish:{submission or desk.entropy(16).hex()}:{number}"
-        desk.post(item)
-    return HANDED_ON
+    # What came in a message may be performed again, by whoever takes over: each cell takes it once.
+    once = submission or asked.inbox
+    for item in made:
+        item.submission = None if once is None else (f"run:{item.run}", once)
+    return desk.share(asked, made, _combined)
+
+
+def _combined(answers: Mapping[str, TreadleError | None]) -> tuple[object, TreadleError | None]:
+    refused = refusal(answers)
+    return (list(answers), None) if refused is None else (None, refused)
 
 
 def answered(reads: Reads, app: str, submission: str) -> Value:
@@ -155,20 +168,6 @@ def refusal(answers: Mapping[str, TreadleError | None]) -> TreadleError | None:
     errors = [error for error in answers.values() if error is not None]
     value = refusal_of({run: None if e is None else e.to_value() for run, e in answers.items()})
     return None if value is None else TreadleError.restored(value, type(errors[0]).__name__)
-
-
-class _Gathered:
-    """One answer for several deliveries, once all are decided: the runs, or the refusal."""
-
-    def __init__(self, desk: Desk, runs: list[str], ack: Ack | None) -> None:
-        self._desk, self._runs, self._ack = desk, runs, ack
-        self._answers: dict[str, TreadleError | None] = {}
-
-    def one(self, run: str, value: Any, error: TreadleError | None) -> None:
-        self._answers[run] = error
-        if len(self._answers) == len(self._runs) and self._ack is not None:
-            refused = refusal({run: self._answers[run] for run in self._runs})
-            self._desk.reply(self._ack, None if refused is not None else self._runs, refused)
 
 
 # --- looking ------------------------------------------------------------------------------------------
@@ -354,9 +353,9 @@ def govern(desk: Handing, app: App, data: dict[str, Any] | None, operate: Operat
     digest = app.definition(None).digest
     create = NewRun(DIALECT_NAME, app.name, None, digest)
     if data is not None:
-        return desk.hand_on(operate, Item(app.name, governance.governed(data), create=create))
+        return desk.hand_on(operate, Deliver(app.name, governance.governed(data), create=create))
     started = Started(definition=digest, seed=desk.entropy(16), machine=ReactiveMachine.version)
-    return desk.hand_on(operate, Item(app.name, started, create=create))
+    return desk.hand_on(operate, Deliver(app.name, started, create=create))
 
 
 def proposals(reads: Reads, registry: Registry, app: str) -> list[dict[str, Any]]:

@@ -22,17 +22,16 @@ from treadle.dialects.reactive.machine import ReactiveMachine, taken
 from treadle.dialects.reactive.shapes import Misfit
 from treadle.dialects.reactive.types import shape_of
 from treadle.dialects.reactive.workflow import Workflow
-from treadle.host.acting import stamped
 from treadle.kernel.errors import AppendConflict, InputInvalid, RunExists, TreadleError, UnknownWorkflow
 from treadle.kernel.model import TERMINAL, Event, Reset
 from treadle.kernel.showing import kind_of, shown
 from treadle.kernel.values import Value
 from treadle.lang.definition import Definition, Dialect
 from treadle.runtime import deploys, document
-from treadle.runtime.commands import Command, Handing, Operate, Write
-from treadle.runtime.desk import Desk
+from treadle.runtime.commands import Command, Deliver, Operate
+from treadle.runtime.desk import Desk, Handing
 from treadle.runtime.fetching import NotAtHand
-from treadle.runtime.ports import Ack, Item
+from treadle.runtime.ports import Ack
 from treadle.runtime.registry import Registry
 from treadle.store.protocol import DefinitionRow, Reads
 
@@ -126,7 +125,9 @@ class Applications:
             if found is None:
                 made = cells.items(app, schema, canonical, submission=submission_id, key=key)
                 try:
-                    found = await self._deliver(app, made, submission_id)
+                    found = await self._deliver(
+                        app, made, cells.publishing(app, schema, canonical, submission_id)
+                    )
                 except AppendConflict:
                     # Another member was faster with the same submission: what it was answered is the answer.
                     if (found := await self._answered(name, submission_id)) is None:
@@ -141,32 +142,14 @@ class Applications:
         known = await self._engine.read(partial(cells.answered, app=app, submission=submission))
         return None if known is None else [run for run in cells.runs_of(known) if run != app]
 
-    async def _deliver(self, app: App, made: list[Item], submission: str | None) -> list[str]:
-        """One cell: straight to its mailbox. Several: accepted as one where the application is decided; else each by itself.
+    async def _deliver(self, app: App, made: list[Deliver], publishing: dict[str, Value]) -> list[str]:
+        """One cell: straight to its mailbox. Several: accepted as one where the application is decided.
         The answer is the runs, or the refusal, once all have decided; it says who took the event all the same."""
         if len(made) == 1:
             (item,) = made
             return _reached(app, item, await self._engine.ask(partial(_with_ack, item)))
-        if self._engine.decides(app.name):
-            for item in made:
-                stamped(item)
-            found: list[str] = await self._engine.ask(
-                lambda ack: Write(lambda desk: cells.post(desk, app, made, submission, ack), ack)
-            )
-            return found
-        asking = (self._engine.ask(partial(_with_ack, item)) for item in made)
-        errors: dict[str, TreadleError | None] = {}
-        runs: list[str] = []
-        for item, answer in zip(made, await asyncio.gather(*asking, return_exceptions=True), strict=True):
-            errors[item.run] = answer if isinstance(answer, TreadleError) else None
-            if isinstance(answer, BaseException):
-                if errors[item.run] is None:
-                    raise answer
-            else:
-                runs += _reached(app, item, answer)
-        if (refused := cells.refusal(errors)) is not None:
-            raise refused
-        return runs
+        runs: list[str] = await self._engine.operate(cells.PUBLISH, publishing, home=app.name)
+        return [run for run in runs if run != app.name]
 
     def _taking(self, schema: str) -> list[str]:
         """The applications that know a schema."""
@@ -338,6 +321,9 @@ class Applications:
     def only_hands_on(self, asked: Operate) -> bool:
         return False  # what is applied is written down, and then handed on
 
+    def recheck(self, desk: Desk, asked: Operate) -> None:
+        """What was handed on stays so."""
+
     def pinned(self, desk: Desk) -> Iterator[str]:
         """What the snapshots of applications hold on to."""
         return snapshots.pinned(desk.store)
@@ -393,6 +379,8 @@ class Applications:
                         code="CODE_MISSING",
                     )
                 return cells.govern(desk, here[0], body["data"], asked)
+            case cells.PUBLISH:
+                return cells.publish(desk, self._app_on(desk.store, body["app"]), asked)
             case "snapshot":
                 app = self._app_on(desk.store, body["app"])
                 return snapshots.page(desk, app, fresh=bool(body.get("fresh")))
@@ -431,12 +419,12 @@ def _typed(event: Any, value: Any) -> tuple[str, Any]:
     return shape.schema, event
 
 
-def _reached(app: App, item: Item, answer: dict[str, Any]) -> list[str]:
+def _reached(app: App, item: Deliver, answer: dict[str, Any]) -> list[str]:
     """The cells that an event reached, as the run that took it answers."""
     runs = answer.get("runs") or [answer.get("run", item.run)]
     return [run for run in runs if run != app.name]
 
 
-def _with_ack(item: Item, ack: Ack) -> Item:
+def _with_ack(item: Deliver, ack: Ack) -> Deliver:
     item.ack = ack
     return item

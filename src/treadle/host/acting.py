@@ -17,11 +17,10 @@ from msgspec.structs import replace
 from treadle.kernel.model import Cancel, Domain, Event, Patch, Reset, Retry, Signal, Started
 from treadle.kernel.values import encode
 from treadle.lang.handed import check_written
-from treadle.runtime import collecting, keeping, tasks
+from treadle.runtime import collecting, keeping, payloads, tasks, traced
 from treadle.runtime.audit import AuditEntry
-from treadle.runtime.commands import Command, Operate, Write
+from treadle.runtime.commands import Command, Deliver, Operate, Own
 from treadle.runtime.messages import check_entry
-from treadle.runtime.ports import Item, Own
 
 
 class Origin(msgspec.Struct, frozen=True):
@@ -51,7 +50,8 @@ NAMELESS: Final = frozenset({Started, Domain})
 # What changes nothing that anybody would ask about.
 _SILENT: Final = frozenset(
     {
-        *("audit", "bulk.advance", "bulk.take", "help", "learn", "pool", "token.used"),
+        *("audit", "bulk.advance", "bulk.take", "help", "learn", "offer", "pool", "token.used", traced.KIND),
+        *(payloads.KEEP, "deadletter.keep", "deadletter.note"),
         *("barrier.close", "barrier.open", "barrier.settle"),
     }
 )
@@ -74,7 +74,7 @@ def acting(origin: Origin | None) -> Iterator[None]:
 def stamped(command: Command) -> Command:
     """A command with who asks for it, if anybody does. An operation that is no value, or that somebody asks for under
     a name of the engine's own, is refused here with the same words, whoever would decide it."""
-    if isinstance(command, Item):
+    if isinstance(command, Deliver):
         if command.entry is None and type(command) is not Own and command.event is not None:
             command.entry = _of_event(command.run, command.event)
         return command
@@ -83,8 +83,6 @@ def stamped(command: Command) -> Command:
         encode([command.home, command.body])
         check_entry(entry := command.entry or _of_operation(command))
         return replace(command, entry=entry)
-    if isinstance(command, Write) and command.action and command.entry is None:
-        return replace(command, entry=_entry(None, command.action, command.target))
     return command
 
 
@@ -116,6 +114,8 @@ def _of_operation(asked: Operate) -> AuditEntry | None:
         case "govern":
             data = body["data"]
             return None if data is None else _entry(None, f"app.{data['op']}", str(body["app"]))
+        case "publish":
+            return _entry(None, "event.publish", str(body["app"]))
         case "apply" | "snapshot":
             return _entry(None, f"app.{asked.name}", str(body["app"]))
         case name:

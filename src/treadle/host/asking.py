@@ -14,14 +14,14 @@ from contextlib import suppress
 from typing import Final
 
 from treadle.kernel.errors import PASSING, EngineStopped, TreadleError, Unsupported
-from treadle.runtime.commands import CheckpointSaved, Command, Operate, Write
+from treadle.runtime.commands import CheckpointSaved, Command, Deliver, Inspect, Operate
 from treadle.runtime.isolation import known
 from treadle.runtime.mail import unusable
 from treadle.runtime.messages import message_to_bytes, reply_from_bytes
-from treadle.runtime.ports import Ack, Answer, Item, Port
+from treadle.runtime.ports import Ack, Answer, Port
 from treadle.store.protocol import GUEST, Message, Store
 
-_ANSWERED: Final = (Item, Operate, Write, CheckpointSaved)
+_ANSWERED: Final = (Deliver, Operate, Inspect, CheckpointSaved)
 # How often answers are looked for that nobody announces.
 _LOOK_S: Final = 0.25
 # What those are told whose engine stopped under them.
@@ -48,7 +48,7 @@ class Correspondence:
         self._monotonic = monotonic
         # Who waits for an answer, by the key of what was asked.
         self.waiting: dict[str, Ack] = {}
-        self._outgoing: deque[Item | Operate] = deque()
+        self._outgoing: deque[Deliver | Operate] = deque()
         self._announced = False
         self._looked = 0.0
 
@@ -57,7 +57,7 @@ class Correspondence:
     def await_replies(self, asked: list[tuple[str, Ack]]) -> None:
         self.waiting.update(asked)
 
-    def forward(self, commands: list[Item | Operate]) -> None:
+    def forward(self, commands: list[Deliver | Operate]) -> None:
         self._outgoing.extend(commands)
 
     # --- bringing them there, and their answers back ---
@@ -69,7 +69,7 @@ class Correspondence:
     def go_on(self, store: Store) -> None:
         """After every turn: leaves what is to be left, brings the answers that are there."""
         if self._outgoing:
-            commands: list[Item | Operate] = []
+            commands: list[Deliver | Operate] = []
             while self._outgoing:
                 commands.append(self._outgoing.popleft())
             self.hand_over(store, commands)
@@ -107,7 +107,7 @@ class Correspondence:
 
     def _message(self, command: Command) -> Message:
         """A command as a message for whoever decides it, under a key of its own."""
-        if not isinstance(command, Item | Operate):
+        if not isinstance(command, Deliver | Operate):
             raise Unsupported(
                 "another process owns this store; do it there, or stop it first", code="STORE_OWNED"
             )

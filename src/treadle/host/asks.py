@@ -11,9 +11,8 @@ from contextlib import suppress
 from typing import Any, Final, TypeVar
 
 from treadle.kernel.errors import EngineStopped, TreadleError, Unsupported
-from treadle.runtime.commands import Command, Operate, Write
-from treadle.runtime.desk import Desk
-from treadle.runtime.ports import Ack, Item
+from treadle.runtime.commands import Command, Deliver, Inspect, Operate, View
+from treadle.runtime.ports import Ack
 
 from .acting import NAMELESS, origin, stamped
 from .home import HomeLoop
@@ -77,7 +76,7 @@ class Asks:
         self._unanswered.add(future)
         try:
             command = make(LoopAck(future))
-            if origin() is not None or not (type(command) is Item and type(command.event) in NAMELESS):
+            if origin() is not None or not (type(command) is Deliver and type(command.event) in NAMELESS):
                 command = stamped(command)
             self.submit(command)
             if (thread := self._seat.thread) is not None and not thread.decides(command):
@@ -110,14 +109,13 @@ class Asks:
         finally:
             self._unanswered.discard(done)
 
-    async def write(self, change: Callable[[Desk], T], *, action: str = "", target: str = "") -> T:
-        """Runs a change on the core thread, in a commit of its own. With an `action`, who did it is
-        written down."""
-        found: T = await self.ask(lambda ack: Write(change, ack, action, target))
+    async def look(self, question: Callable[[View], T]) -> T:
+        """Asks on the core's thread, between two commits. Changes nothing."""
+        found: T = await self.ask(lambda ack: Inspect(question, ack))
         return found
 
-    def write_blocking(self, change: Callable[[Desk], T]) -> T:
-        found: T = self.ask_blocking(lambda ack: Write(change, ack))
+    def look_blocking(self, question: Callable[[View], T]) -> T:
+        found: T = self.ask_blocking(lambda ack: Inspect(question, ack))
         return found
 
     async def operate(self, name: str, body: dict[str, Any], *, home: str = "") -> Any:

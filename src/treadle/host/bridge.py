@@ -22,9 +22,10 @@ from typing import TYPE_CHECKING
 from treadle.bus.local import LocalBus
 from treadle.kernel.errors import EngineStopped, TreadleError
 from treadle.kernel.limits import Limits
-from treadle.runtime import pools
-from treadle.runtime.commands import Elsewhere, Operations, Write
+from treadle.runtime import pools, recovery
+from treadle.runtime.commands import Elsewhere
 from treadle.runtime.core import Core
+from treadle.runtime.desk import Operations
 from treadle.runtime.meter import CoreMeter
 from treadle.runtime.ports import Clock, SystemClock
 from treadle.runtime.registry import Registry
@@ -230,5 +231,7 @@ class Bridge:
 
     def _offer_again(self, runs: list[str]) -> None:
         """The bus has room for what it could not take."""
+        core = self.seat.core  # a guest has none, and nothing to offer
         with suppress(EngineStopped):
-            self.asks.submit(Write(lambda desk: desk.offer_again(runs), None))
+            for asked in () if core is None else recovery.offers(runs, core.held):
+                self.asks.submit(asked)

@@ -8,7 +8,8 @@ from collections.abc import Callable
 
 from treadle.bus.local import LocalBus
 from treadle.kernel.model import Receipt
-from treadle.runtime.ports import Answer, Item, News, Work
+from treadle.runtime.commands import Deliver
+from treadle.runtime.ports import Answer, News, Work
 
 from .asks import Asks, LoopAck
 from .home import HomeLoop
@@ -72,7 +73,7 @@ class NearDoor:
         self._seat = seat
         self._vouching = vouching
 
-    def turn_with(self, item: Item) -> bool:
+    def turn_with(self, item: Deliver) -> bool:
         thread = self._seat.thread
         turning = None if thread is None else thread.turning
         return turning is not None and turning.turn_with(item)

@@ -15,15 +15,17 @@ from treadle.runtime import (
     dead_letters,
     deploys,
     keeping,
+    payloads,
     pools,
     quotas,
     remembered,
     retention,
     schedules,
     tasks,
+    traced,
 )
-from treadle.runtime.commands import Handing, Operate, Operations
-from treadle.runtime.desk import Desk
+from treadle.runtime.commands import Operate
+from treadle.runtime.desk import Desk, Handing, Operations
 from treadle.runtime.fetching import NotAtHand
 from treadle.runtime.registry import version_key
 from treadle.store.protocol import DefinitionRow, Reads
@@ -97,6 +99,10 @@ class EngineOperations:
                 return keeping.perform_fork(desk, asked.body)
             case collecting.COLLECT:
                 return collecting.perform(desk, asked.body)
+            case payloads.KEEP:
+                return payloads.perform_keep(desk, asked.body)
+            case traced.KIND:
+                return traced.perform(desk, asked.body)
             case pools.SHARE:
                 return pools.perform(desk, asked.body)
             case keeping.RETURN:
@@ -110,6 +116,9 @@ class EngineOperations:
 
     def only_hands_on(self, asked: Operate) -> bool:
         return tasks.only_hands_on(asked)
+
+    def recheck(self, desk: Desk, asked: Operate) -> None:
+        tasks.recheck(desk, asked)
 
     def _app_operations(self) -> AppOperations:
         if (found := self._applications()) is None:

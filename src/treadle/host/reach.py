@@ -14,10 +14,9 @@ from treadle.bus.local import LocalBus
 from treadle.definitions.dialects import Dialects
 from treadle.definitions.library import Library
 from treadle.kernel.model import Event
-from treadle.runtime.commands import Command
-from treadle.runtime.desk import Desk
+from treadle.runtime.commands import Command, Deliver, View
 from treadle.runtime.meter import CoreMeter
-from treadle.runtime.ports import Ack, Clock, Item
+from treadle.runtime.ports import Ack, Clock
 from treadle.secrets.providers import Secrets
 from treadle.store.open import Place
 from treadle.store.protocol import Reads
@@ -76,11 +75,11 @@ class Reaches:
 
     async def submit(self, /, run: str, event: Event, **more: Any) -> dict[str, Any]:
         """Hands one event to a run; returns when the decision on it is durable."""
-        return dict(await self.ask(lambda ack: Item(run, checked_event(event), ack=ack, **more)))
+        return dict(await self.ask(lambda ack: Deliver(run, checked_event(event), ack=ack, **more)))
 
-    async def write(self, change: Callable[[Desk], T], *, action: str = "", target: str = "") -> T:
-        """Runs a change on the core thread, in a commit of its own; with an `action`, who did it is kept."""
-        return await self._host.asks.write(change, action=action, target=target)
+    async def look(self, question: Callable[[View], T]) -> T:
+        """Asks on the core thread, between two commits; changes nothing. Only where the store is owned."""
+        return await self._host.asks.look(question)
 
     async def read(self, question: Callable[[Reads], T], *, long: bool = False) -> T:
         """Asks the store, off the core thread where possible; `long` if the answer may take its time."""

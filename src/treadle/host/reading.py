@@ -62,7 +62,7 @@ class StoreReading:
         if self._readers is None:
             raise EngineStopped()
         if not self._place.shared and not self._onlooker:
-            return await self._asks.write(lambda desk: question(desk.store))
+            return await self._asks.look(lambda view: question(view.store))
         if long:
             return await asyncio.wrap_future(self._readers.submit(question, long=True))
         return await self._readers.ask(question)
@@ -71,7 +71,7 @@ class StoreReading:
         """For workers, from any thread but the core's."""
         if self._place.shared and self._readers is not None:
             return self._readers.submit(question).result()
-        return self._asks.write_blocking(lambda desk: question(desk.store))
+        return self._asks.look_blocking(lambda view: question(view.store))
 
     def blob(self, digest: str) -> bytes:
         return self.read_blocking(lambda reads: reads.blob(digest))

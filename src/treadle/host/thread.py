@@ -22,9 +22,9 @@ import msgspec
 
 from treadle.kernel.errors import PASSING, EngineStopped, OwnershipLost, TreadleError
 from treadle.kernel.limits import OWNER_POLL_MS
-from treadle.runtime.commands import Command, Elsewhere, FrameSent, Write
+from treadle.runtime.commands import Command, Deliver, Elsewhere, FrameSent, Inspect
 from treadle.runtime.core import Core
-from treadle.runtime.ports import Item, Port
+from treadle.runtime.ports import Port
 from treadle.store.members import MEMBERS, Membership
 from treadle.store.owner import Tenure
 from treadle.store.protocol import Store
@@ -126,7 +126,7 @@ class Turning:
         self._noticed = True
         self._core.wake()
 
-    def turn_with(self, item: Item) -> bool:
+    def turn_with(self, item: Deliver) -> bool:
         """Takes an event in and turns the core on the calling thread. False if the core is busy: then the
         event has to be submitted."""
         core = self._core
@@ -266,7 +266,7 @@ class CoreThread(threading.Thread):
     def decides(self, command: Command) -> bool:
         """Whether a command would be decided here, as things stand."""
         core = self.core
-        return core is not None and (isinstance(command, Write) or core.is_here(command))
+        return core is not None and (isinstance(command, Inspect) or core.is_here(command))
 
     def stop(self) -> None:
         self._is_ending = True

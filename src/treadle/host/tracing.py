@@ -6,9 +6,9 @@ from collections.abc import Callable, Mapping
 from typing import Final, TypeVar
 
 from treadle.kernel.tracing import TraceIds
-from treadle.kernel.values import Value, encode
+from treadle.kernel.values import Value
 from treadle.lang.definition import Dialect
-from treadle.runtime.desk import Desk
+from treadle.runtime import traced
 from treadle.runtime.ports import Work
 from treadle.store.protocol import Reads
 from treadle.telemetry.follower import Follower, nothing_measured
@@ -25,8 +25,6 @@ from .signing import Vouching
 T = TypeVar("T")
 
 SERVICE: Final = "treadle"
-# The row that says how far the journal was told.
-_ROW: Final = ("telemetry", "traces")
 
 
 class TracedStore:
@@ -44,14 +42,10 @@ class TracedStore:
         return self._reading.read_blocking(question)
 
     def saved(self) -> Value | None:
-        return self.read(lambda reads: reads.document(*_ROW))
+        return self.read(traced.saved)
 
-    def save(self, body: Value) -> None:
-        def write(desk: Desk) -> None:
-            desk.belongs("")
-            desk.batch.documents.append((*_ROW, desk.clock.now_ns(), encode(body)))
-
-        self._asks.write_blocking(write)
+    def save(self, body: dict[str, Value]) -> None:
+        self._asks.operate_blocking(traced.KIND, body)
 
 
 class EngineTraces:

@@ -37,6 +37,7 @@ from treadle.kernel.run import Step, advance, error_of, fault
 from treadle.store.place_rows import PlaceRow
 from treadle.store.protocol import Reads, RunRow
 
+from .commands import Deliver, Own
 from .effects import Records
 from .fetching import Fetching, NotAtHand
 from .gate import Gate
@@ -45,7 +46,7 @@ from .lines import Lines
 from .mail import Mail
 from .moving import Moves
 from .payloads import CARRIERS, disarming, handed_over, lightened
-from .ports import Clock, Item, Own
+from .ports import Clock
 from .registry import Registry
 from .staging import Answers, Numbers, Staging
 from .undecided import Undecided, is_lasting
@@ -97,7 +98,7 @@ class Admission:
         self._entropy = entropy
         self._limits = limits
 
-    def admit(self, item: Item) -> bool:
+    def admit(self, item: Deliver) -> bool:
         """Admits one event; False if what is staged must be committed before it can be. If it raises, its run is to be
         dropped."""
         self._staging.staged.taken.append(item)
@@ -164,7 +165,7 @@ class Admission:
             return self._begin(hot, item, event, at_ns)
         return self._step(hot, item, event, at_ns)
 
-    def _counts(self, hot: Hot, item: Item, event: Event) -> bool:
+    def _counts(self, hot: Hot, item: Deliver, event: Event) -> bool:
         """Whether an event still counts when its turn has come. If not, whoever sent it is answered (`gate.py`): what
         settles an intent that is not open, or steers a run that has ended, changes nothing; what asks for something that
         cannot be is refused."""
@@ -182,7 +183,7 @@ class Admission:
             case Cancel() | Signal() if state.ended and (traits.final or type(event) is Cancel):
                 self._answers.stale(hot, item, f"{event.kind}.stale", {"status": state.status})
                 return False
-        if item.provided is not None and gate.is_withdrawn(item, item.provided):
+        if item.asked is not None and gate.is_withdrawn(item, item.asked):
             return False
         if type(event) is Started and state.seq > 0:
             gate.start_again(hot, item, event)
@@ -201,7 +202,7 @@ class Admission:
             return False
         return True
 
-    def _begin(self, hot: Hot, item: Item, event: Started | Retry, at_ns: int) -> bool:
+    def _begin(self, hot: Hot, item: Deliver, event: Started | Retry, at_ns: int) -> bool:
         """An event with which a run begins, or begins again: where its workflow is limited it needs a place."""
         if type(event) is Retry and hot.no in self._staging.batch.runs_new:
             # What it was started with is read from the store.
@@ -222,7 +223,7 @@ class Admission:
         placed = replace(event, place="held" if place.held else "queued")
         return self._step(hot, item, placed, at_ns, place)
 
-    def _step(self, hot: Hot, item: Item, event: Event, at_ns: int, place: PlaceRow | None = None) -> bool:
+    def _step(self, hot: Hot, item: Deliver, event: Event, at_ns: int, place: PlaceRow | None = None) -> bool:
         """Steps a run, and stages what comes of it."""
         if item.blobs:
             self._staging.hold(hot, item.blobs)
@@ -257,7 +258,7 @@ class Admission:
         self._records.add(hot, step, item)
         return True
 
-    def _find(self, item: Item) -> Hot | None:
+    def _find(self, item: Deliver) -> Hot | None:
         """A run that is not in memory, loaded or made; None, with whoever asks answered, if that cannot be."""
         try:
             if isinstance(item.event, Retry):
@@ -314,7 +315,7 @@ class Admission:
                 self._staging.hold(hot, blobs)
         return event
 
-    def _create(self, item: Item) -> Hot:
+    def _create(self, item: Deliver) -> Hot:
         assert item.create is not None
         new = item.create
         loaded = self._registry.load(new.definition)
@@ -346,10 +347,10 @@ class Admission:
                 blobs=self._blobs,
                 limits=self._limits,
             )
-            self._records.add(hot, step, Item(item.run, started, derived=True))
+            self._records.add(hot, step, Deliver(item.run, started, derived=True))
         return hot
 
-    def _step_failed(self, hot: Hot, item: Item, event: Event, error: Exception, at_ns: int) -> bool:
+    def _step_failed(self, hot: Hot, item: Deliver, event: Event, error: Exception, at_ns: int) -> bool:
         """A machine raised: its state may be half changed, so it is reloaded from what is durable."""
         self._hot.drop(item.run)
         if hot.batch == self._staging.staged.number:
@@ -374,7 +375,7 @@ class Admission:
         self._records.add(hot, step, Own(hot.state.id, None), forked=True)
 
 
-def _is_refusable(item: Item, hot: Hot) -> bool:
+def _is_refusable(item: Deliver, hot: Hot) -> bool:
     """An event of another run has happened, like a receipt; only a cell that has failed before
     does not take it."""
     if isinstance(item.event, Domain) and item.event.source is not None:

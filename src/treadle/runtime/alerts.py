@@ -20,10 +20,11 @@ from treadle.lang.alerts import Alerts
 from treadle.lang.duration import instant_text
 from treadle.store.protocol import TimerRow
 
+from .commands import Deliver
 from .desk import Desk
 from .hot import Hot
 from .mail import Mail
-from .ports import Item, NewRun
+from .ports import NewRun
 from .registry import Registry
 from .staging import Staging
 from .timers import LATE, Timers
@@ -98,7 +99,7 @@ def late(desk: Desk, row: TimerRow) -> None:
 
 def start(
     registry: Registry, state: RunState, workflow: str, occasion: str, *, entropy: Callable[[int], bytes]
-) -> Item:
+) -> Deliver:
     """The start of an alert's run: its id is that of the occasion."""
     row = registry.resolve(workflow)
     about = {"run": state.id, "occasion": occasion, "seq": state.seq}
@@ -123,4 +124,4 @@ def start(
     if len(run) > RUN_ID_CHARS_MAX:
         run = f"{occasion}-{state.seq}!{sha256(state.id.encode()).hexdigest()}"
     create = NewRun(row.dialect, row.name, row.version, row.digest)
-    return Item(run, event, create=create, derived=True, message=f"alert:{run}")
+    return Deliver(run, event, create=create, derived=True, message=f"alert:{run}")

@@ -1,4 +1,4 @@
-"""Changes that are no events of a run: deploy, claim, comment, fork, collect. Each has its commit to
+"""Changes that are no events of a run: deploy, claim, comment, fork, collect, a tick. Each has its commit to
 itself, so that one which refuses itself halfway takes nothing else with it. Those that only hand an event on, or refuse, share one:
 a thousand tasks are completed by a few commits.
 
@@ -19,15 +19,18 @@ from treadle.kernel.run import Step
 from treadle.kernel.values import Value
 from treadle.store.protocol import Batch, Store, TaskRow
 
+from . import lines, recovery
 from .admission import Admission
 from .board import Board
-from .commands import HANDED_ON, Change, Operate, Operations
+from .commands import Deliver, Inspect, Operate, View
+from .desk import HANDED_ON, Change, Operations
 from .fetching import Fetching, NotAtHand
+from .gathering import Combine, Gatherings
 from .hot import BlobCache, Hot, HotRuns
 from .isolation import known
-from .lines import LOOK, Lines
+from .lines import Lines
 from .mail import Mail
-from .ports import Ack, Clock, Item, Port
+from .ports import Clock, Port
 from .recovery import Recovery
 from .registry import Registry
 from .shards import Held
@@ -56,9 +59,8 @@ class CoreDesk(msgspec.Struct, frozen=True):
     recovery: Recovery
     lines: Lines
     held: Held
-    busy: Callable[[], bool]
-    next_due_ns: Callable[[], int | None]
     fetching: Fetching
+    gathering: Gatherings
 
     @property
     def batch(self) -> Batch:
@@ -67,16 +69,20 @@ class CoreDesk(msgspec.Struct, frozen=True):
     def belongs(self, run: str) -> None:
         self.staging.belongs(run)
 
-    def post(self, item: Item) -> None:
+    def post(self, item: Deliver) -> None:
         self.mail.post(item)
 
-    def hand_on(self, asked: Operate, item: Item) -> object:
+    def hand_on(self, asked: Operate, item: Deliver) -> object:
         item.ack, item.inbox, item.entry, item.asked = asked.ack, asked.inbox, asked.entry, asked
         self.staging.staged.handed.append((asked, item))
         self.mail.post(item)
         return HANDED_ON
 
-    def queued(self) -> list[Item]:
+    def share(self, asked: Operate, items: list[Deliver], combine: Combine) -> object:
+        self.gathering.share(asked, items, self.entropy(16).hex(), combine)
+        return HANDED_ON
+
+    def queued(self) -> list[Deliver]:
         return [item for item in self.mail if not self.mail.is_barred(item.run)]
 
     def task(self, id: str) -> TaskRow | None:
@@ -93,9 +99,6 @@ class CoreDesk(msgspec.Struct, frozen=True):
 
     def remember(self, submission: tuple[str, str], body: Value) -> None:
         self.answers.remember(submission, body)
-
-    def reply(self, ack: Ack, value: object, error: TreadleError | None) -> None:
-        self.port.answer([(ack, value, error)])
 
     def stage_snapshot(self, hot: Hot) -> None:
         self.staging.snapshot(hot)
@@ -120,15 +123,16 @@ class CoreDesk(msgspec.Struct, frozen=True):
 
 
 class Changes:
-    """Changes that wait for their commit."""
+    """Changes that wait for their commit, and questions that wait for those before them."""
 
-    def __init__(self, desk: CoreDesk) -> None:
+    def __init__(self, desk: CoreDesk, view: View) -> None:
         self._desk = desk
-        self.waiting: deque[Change] = deque()
+        self._view = view
+        self.waiting: deque[Change | Inspect] = deque()
         # Those that wait for code, with its name.
         self._aside: list[tuple[str, Change]] = []
 
-    def add(self, change: Change) -> None:
+    def add(self, change: Change | Inspect) -> None:
         self.waiting.append(change)
 
     def may_join(self, staged: Staged) -> bool:
@@ -136,7 +140,7 @@ class Changes:
         there before; one that only hands on has nothing to leave halfway."""
         return (staged.batch.empty and not staged.handed) or self._only_hands_on(self.waiting[0])
 
-    def _only_hands_on(self, change: Change) -> bool:
+    def _only_hands_on(self, change: Change | Inspect) -> bool:
         return isinstance(change, Operate) and self._desk.operations.only_hands_on(change)
 
     def put_back(self, changes: Sequence[Change]) -> None:
@@ -149,7 +153,7 @@ class Changes:
         gone = {id(change) for change in foreign}
         self.waiting = deque(change for change in self.waiting if id(change) not in gone)
         self._aside = [(what, change) for what, change in self._aside if id(change) not in gone]
-        return foreign
+        return foreign + self._desk.gathering.drop_foreign(held)
 
     def try_again(self) -> None:
         """Code was loaded, or cannot be: what waited for it is performed."""
@@ -163,15 +167,14 @@ class Changes:
 
     def perform_next(self) -> None:
         change = self.waiting.popleft()
+        if isinstance(change, Inspect):
+            self._look(change)
+            return
         desk = self._desk
         try:
-            if isinstance(change, Operate) and change.name == LOOK:
-                desk.staging.belongs("")
-                desk.lines.perform(change.body)
-                value: object = None
-            elif isinstance(change, Operate):
+            if isinstance(change, Operate):
                 desk.staging.belongs(change.home)
-                value = desk.operations.perform(desk, change)
+                value = self._perform(change)
             else:
                 value = change.change(desk)
         except NotAtHand as lacking:
@@ -188,10 +191,35 @@ class Changes:
         except Exception as error:
             self._refuse(change, known(error))
             return
-        if value is HANDED_ON:
+        staged = desk.staging.staged
+        if value is HANDED_ON and staged.handed and staged.handed[-1][0] is change:
             return
-        desk.answers.settle(change, value, None)
-        desk.staging.staged.writes.append(change)
+        staged.writes.append(change)
+        if value is not HANDED_ON:
+            desk.answers.settle(change, value, None)
+
+    def _perform(self, asked: Operate) -> object:
+        """The core's own operations, and those that were handed to it."""
+        desk = self._desk
+        match asked.name:
+            case lines.LOOK:
+                desk.lines.perform(asked.body)
+            case recovery.OFFER:
+                desk.offer_again([str(run) for run in asked.body["runs"]])
+            case _:
+                return desk.operations.perform(desk, asked)
+        return None
+
+    def _look(self, asked: Inspect) -> None:
+        """Answered at once: nothing follows from it."""
+        try:
+            value, error = asked.question(self._view), None
+        except PASSING:
+            self.waiting.appendleft(asked)
+            raise
+        except Exception as refused:
+            value, error = None, known(refused)
+        self._desk.port.answer([(asked.ack, value, error)])
 
     def _refuse(self, change: Change, error: TreadleError) -> None:
         """Nothing of it is kept but what it left in the diagnostics: a refusal is audited."""

@@ -12,10 +12,11 @@ from treadle.kernel.run import Step, error_of
 from treadle.kernel.values import Value
 from treadle.store.protocol import DefinitionRow
 
+from .commands import Deliver
 from .hot import BlobCache, Hot
 from .mail import Mail
 from .payloads import put_back, refers
-from .ports import Item, NewRun
+from .ports import NewRun
 from .registry import Registry
 from .staging import Staging
 
@@ -95,7 +96,7 @@ class Children:
         cancel = Cancel(reason="its parent no longer waits", by=PARENT)
         self._mail.send(child_id(hot.state.id, intent.id), cancel, f"cancel:{intent.id}")
 
-    def report_end(self, hot: Hot, step: Step, item: Item) -> None:
+    def report_end(self, hot: Hot, step: Step, item: Deliver) -> None:
         """A run that a parent waits for has ended: it is told, unless it was the parent that ended it."""
         state = hot.state
         if state.parent is not None and by_of(item) != PARENT:
@@ -107,7 +108,7 @@ class Children:
         self._mail.send(run, Receipt(intent=intent, value={"run": hot.state.id}), f"started:{intent}")
 
 
-def by_of(item: Item) -> str | None:
+def by_of(item: Deliver) -> str | None:
     """Who an event is from, if it says so."""
     return item.event.by if isinstance(item.event, Cancel | Receipt) else None
 

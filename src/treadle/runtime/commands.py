@@ -1,18 +1,21 @@
-"""What can be asked of the core, from any thread."""
+"""What can be asked of the core, from any thread. All that changes something is data: an event for a run (`Deliver`), an
+operation by its name (`Operate`), what work has come to (`FrameSent`, `CheckpointSaved`). No code travels, but for a
+question (`Inspect`)."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from typing import Final, Protocol
 
 import msgspec
 
-from treadle.kernel.errors import OwnershipLost, TreadleError
+from treadle.kernel.errors import OwnershipLost
+from treadle.kernel.model import Event
 from treadle.kernel.values import Value
+from treadle.store.protocol import Reads
 
 from .audit import AuditEntry
-from .desk import Desk
-from .ports import Ack, Item
+from .ports import Ack, NewRun
 
 # The frame by which a worker says that work which was given up has come to its end all the same.
 LATE: Final = "work.late"
@@ -54,61 +57,69 @@ class Operate(msgspec.Struct, frozen=True):
     fetched: tuple[str, ...] = ()
 
 
-class Write(msgspec.Struct, frozen=True):
-    """A change that only the process can ask for which owns the store: fork, collect. With an `action` it is
-    one that somebody did."""
+class Sent(msgspec.Struct, kw_only=True):
+    """An event, with all that is said of it beside it. This is what a message holds (`messages.py`), and all that it can."""
 
-    change: Callable[[Desk], object]
-    ack: Ack | None
-    action: str = ""
-    target: str = ""
+    run: str
+    event: Event | None
+    create: NewRun | None = None
+    expected_version: int | None = None
+    submission: tuple[str, str] | None = None
+    # Where a start that fails reports.
+    reply: tuple[str, str] | None = None
+    # Payloads that the event refers to, by their digests.
+    blobs: dict[str, bytes] = {}
+    # Who asked for it, if somebody did: written down with the decision.
     entry: AuditEntry | None = None
 
 
-class Handing(Desk, Protocol):
-    """The desk of an operation, which may leave its answer to an event."""
+class Deliver(Sent):
+    """One event on its way to a run. What is here besides what is sent belongs to this process, and comes from no message.
 
-    def hand_on(self, asked: Operate, item: Item) -> object:
-        """Lets an event answer in place of an operation; the operation's message is done with it."""
-        ...
+    `derived` ones were made by a step of the batch at hand: if that commit fails they are made
+    again by the retried step, so they are dropped. `inbox` is the key of the message it came in, which is done when it is
+    decided.
+    """
 
-
-class Operations(Protocol):
-    """What a core can be asked for besides events, and what is kept on account of it. The core knows none of
-    it: it is handed in by whoever composes it."""
-
-    def perform(self, desk: Handing, asked: Operate) -> object:
-        """Performs an operation, on the core's thread, as a change of its own. Raises a TreadleError to refuse."""
-        ...
-
-    def only_hands_on(self, asked: Operate) -> bool:
-        """Whether an operation changes nothing by itself: an event answers in its place, or it is refused."""
-        ...
-
-    def pinned(self, desk: Desk) -> Iterable[str]:
-        """Payloads that stay although no run holds them."""
-        ...
+    # Named once more: these come by position, all else of what is sent by name.
+    run: str
+    event: Event | None
+    ack: Ack | None = None
+    inbox: str | None = None
+    derived: bool = False
+    # The key of the message that it becomes if it does not fit into the batch that made it.
+    message: str | None = None
+    # The operation that left its answer to this event: where the event would go elsewhere, it does. Whether it may still be is
+    # asked again when the event has its turn.
+    asked: Operate | None = None
 
 
-class NoOperations:
-    """A core to which only events come."""
-
-    def perform(self, desk: Handing, asked: Operate) -> object:
-        raise TreadleError(f"no operation {asked.name!r} is known", code="UNSUPPORTED", cls="user")
-
-    def only_hands_on(self, asked: Operate) -> bool:
-        return False
-
-    def pinned(self, desk: Desk) -> Iterable[str]:
-        return ()
+class Own(Deliver):
+    """What the core tells a run by itself: its time is up, look what you owe yourself. It has no byte
+    form and cannot be handed in, so it needs nobody's signature."""
 
 
-# What a change returns when an event it posted answers in its place.
-HANDED_ON = object()
+class View(msgspec.Struct, frozen=True):
+    """What somebody may look at on the core's thread: the store as the last commit left it, and whether the core is at
+    rest."""
+
+    store: Reads
+    # Whether something waits to be decided now.
+    busy: Callable[[], bool]
+    # When time brings something next: a timer, a tick; None if never.
+    next_due_ns: Callable[[], int | None]
+
+
+class Inspect(msgspec.Struct, frozen=True):
+    """A question between two commits, where nobody else can read the store (`memory:`), or about the core itself. It
+    changes nothing, is committed with nothing, and nobody is written down for it."""
+
+    question: Callable[[View], object]
+    ack: Ack
+
 
 Progress = FrameSent | CheckpointSaved
-Change = Operate | Write
-Command = Item | Operate | FrameSent | CheckpointSaved | Write
+Command = Deliver | Operate | FrameSent | CheckpointSaved | Inspect
 
 
 class Elsewhere(Protocol):
@@ -123,7 +134,7 @@ class Elsewhere(Protocol):
         """Messages with these keys are in the inboxes of others: somebody waits for their answers."""
         ...
 
-    def forward(self, commands: list[Item | Operate]) -> None:
+    def forward(self, commands: list[Deliver | Operate]) -> None:
         """What is decided elsewhere: it is to be left there as a message."""
         ...
 
@@ -136,7 +147,7 @@ class Nowhere:
     def await_replies(self, asked: list[tuple[str, Ack]]) -> None:
         raise AssertionError("nothing leaves a core that has all there is")
 
-    def forward(self, commands: list[Item | Operate]) -> None:
+    def forward(self, commands: list[Deliver | Operate]) -> None:
         for command in commands:
             if command.ack is not None:
                 command.ack(None, OwnershipLost("it is decided by another process now"))

@@ -44,15 +44,17 @@ from .changes import Changes, CoreDesk
 from .children import Children
 from .commands import (
     Command,
+    Deliver,
     Elsewhere,
     Nowhere,
     Operate,
-    Operations,
-    Write,
+    View,
 )
+from .desk import Operations, OwnChange
 from .effects import Effects, Records
 from .fetching import Beside, Fetching, NotAtHand, at_once
 from .gate import Gate, Verify
+from .gathering import Gatherings
 from .handover import Handover
 from .hot import BlobCache, HotRuns
 from .inbox import Inbox
@@ -62,7 +64,7 @@ from .lines import Lines
 from .mail import Mail
 from .meter import CoreMeter
 from .moving import Moves
-from .ports import Clock, Item, Port
+from .ports import Clock, Port
 from .publication import Aside, Publication
 from .recovery import Recovery
 from .registry import Registry
@@ -134,7 +136,7 @@ class Core:
         undecided = Undecided(store, registry, staging, answers, mail, board, timers, lines, clock=clock)
         records = Records(staging, answers, mail, effects, registry, bell, lines)
         moves = Moves(registry, hot, blobs, staging, mail, records, undecided, clock, entropy, limits)
-        gate = Gate(staging, answers, store, verify)
+        gate = Gate(staging, answers, store, verify, lambda asked: operations.recheck(self.desk, asked))
         deciding = (hot, blobs, staging, answers, mail, gate, records, lines, moves, undecided, numbers)
         more = (fetching, clock, entropy, limits)
         self._admission = Admission(store, registry, *deciding, *more)
@@ -142,11 +144,11 @@ class Core:
         self.desk = CoreDesk(
             *(store, registry, clock, entropy, hot, blobs, operations, port, staging, answers, mail, board),
             *(numbers, self._admission, undecided, recovery, lines, held),
-            lambda: self.wait_ns() == 0,
-            lambda: self._intake.wakes_ns(time_alone=True),
             fetching,
+            Gatherings(port, answers, mail, self.change),
         )
-        self._changes, self._progress = Changes(self.desk), ProgressQueue(hot, staging, answers, mail)
+        view = View(store, lambda: self.wait_ns() == 0, lambda: self._intake.wakes_ns(time_alone=True))
+        self._changes, self._progress = Changes(self.desk, view), ProgressQueue(hot, staging, answers, mail)
         self._intake = self._intake_of(recovery, answers, lines)
         self._isolation = Isolation(staging, answers, undecided)
         self._publication = self._ends_of_commits(port, registry)
@@ -193,8 +195,13 @@ class Core:
         except Empty:
             return None
 
+    def change(self, change: OwnChange) -> None:
+        """Takes in what the core asks of itself, between turns."""
+        self._changes.add(change)
+        self.wake()
+
     def _is_late(self, row: TimerRow) -> None:
-        self._changes.add(Write(partial(alerts.late, row=row), None))
+        self._changes.add(OwnChange(partial(alerts.late, row=row)))
 
     # --- the loop ---
 
@@ -285,7 +292,7 @@ class Core:
         """Whether the commit at hand waits for work that was begun ahead of it."""
         return not (self._has_work or self._isolation.apart) and self._ahead.holds(now)
 
-    def take(self, command: Item | Operate) -> None:
+    def take(self, command: Deliver | Operate) -> None:
         """Takes in what came in a message."""
         if isinstance(command, Operate):
             self._changes.add(command)

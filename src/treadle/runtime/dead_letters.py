@@ -19,6 +19,8 @@ from .desk import Desk
 
 # The kind of documents that say what became of letters, and how long they do.
 DONE: Final = "deadletter.done"
+# What is said of workers that sent what was not theirs to send, or what nobody waits for any more.
+NOTED: Final = frozenset({"receipt.forged", "receipt.stale"})
 KEPT_NS: Final = 30 * 24 * 3_600 * 10**9
 _FORGOTTEN_AT_ONCE_MAX: Final = 1_000
 
@@ -41,12 +43,26 @@ def shown(reads: Reads, id: str) -> dict[str, Value]:
     return dict(found)
 
 
-def keep(desk: Desk, id: str, row: dict[str, Value]) -> None:
+def perform(desk: Desk, body: dict[str, Value]) -> dict[str, Value] | None:
+    """What a worker sent is kept, or noted if it was not its to send, or too late; people deal with what was kept."""
+    match body["op"]:
+        case "keep":
+            _keep(desk, str(body["id"]), dict(body["row"]))
+        case "note":
+            if body["code"] not in NOTED:
+                raise InputInvalid(f"{body['code']!r:.40} is not said of workers")
+            desk.diagnose("", str(body["code"]), {"worker": body["worker"], "intent": body["intent"]})
+        case _:
+            return _deal(desk, body)
+    return None
+
+
+def _keep(desk: Desk, id: str, row: dict[str, Value]) -> None:
     now = desk.clock.now_ns()
     desk.batch.documents.append((DEAD_LETTER, id, now, encode({"id": id, "at": instant_text(now), **row})))
 
 
-def perform(desk: Desk, body: dict[str, Value]) -> dict[str, Value]:
+def _deal(desk: Desk, body: dict[str, Value]) -> dict[str, Value]:
     """`replay` offers the intent again, if it is open; either way the letter is done with. Whatever becomes of it is
     decided where its run is, so that it is done with once."""
     id = str(body["id"])

@@ -1,13 +1,15 @@
 """What a change works with: the store as the commit at hand will leave it, and the few things it may do.
 
-Operations (claim, deploy, apply) and changes (fork, collect) are performed on the core's thread, each in a commit
+Operations (claim, deploy, fork), and what the core asks of itself, are performed on the core's thread, each in a commit
 to itself. They see this and nothing of the core behind it.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Protocol
+
+import msgspec
 
 from treadle.kernel.errors import TreadleError
 from treadle.kernel.run import Step
@@ -17,8 +19,9 @@ from treadle.lang.quota import Quota
 from treadle.store.place_rows import PlaceRow
 from treadle.store.protocol import Batch, Store, TaskRow
 
+from .commands import Deliver, Operate
 from .hot import BlobCache, Hot, HotRuns
-from .ports import Ack, Clock, Item
+from .ports import Ack, Clock
 from .registry import Registry
 from .shards import Held
 
@@ -73,11 +76,11 @@ class Desk(Protocol):
 
     def entropy(self, count: int) -> bytes: ...
 
-    def post(self, item: Item) -> None:
+    def post(self, item: Deliver) -> None:
         """Puts an event into a run's mailbox: decided with this commit, or waiting in the inbox with it."""
         ...
 
-    def queued(self) -> list[Item]:
+    def queued(self) -> list[Deliver]:
         """What waits in mailboxes, for changes that need an empty queue; not what waits for such a change itself."""
         ...
 
@@ -99,10 +102,6 @@ class Desk(Protocol):
         """The durable answer of a submission id, written with what it answers."""
         ...
 
-    def reply(self, ack: Ack, value: object, error: TreadleError | None) -> None:
-        """Answers at once, for a caller who was waiting for several commits."""
-        ...
-
     def stage_snapshot(self, hot: Hot) -> None: ...
 
     def adopt(self, hot: Hot, step: Step) -> None:
@@ -121,14 +120,75 @@ class Desk(Protocol):
         """Hands out the open work of these runs that nobody has: there was no room for it."""
         ...
 
-    def busy(self) -> bool:
-        """Whether something else waits to be decided now."""
-        ...
-
-    def next_due_ns(self) -> int | None:
-        """When time brings something next: a timer, a tick; None if never."""
-        ...
-
     def pinned(self) -> Iterable[str]:
         """Payloads that stay although no run holds them."""
         ...
+
+
+class Handing(Desk, Protocol):
+    """The desk of an operation, which may leave its answer to an event."""
+
+    def hand_on(self, asked: Operate, item: Deliver) -> object:
+        """Lets an event answer in place of an operation; the operation's message is done with it."""
+        ...
+
+    def share(
+        self,
+        asked: Operate,
+        items: list[Deliver],
+        combine: Callable[[Mapping[str, TreadleError | None]], tuple[object, TreadleError | None]],
+    ) -> object:
+        """Lets several events answer in place of an operation, once all are decided (`gathering.py`)."""
+        ...
+
+
+class Operations(Protocol):
+    """What a core can be asked for besides events, and what is kept on account of it. The core knows none of
+    it: it is handed in by whoever composes it."""
+
+    def perform(self, desk: Handing, asked: Operate) -> object:
+        """Performs an operation, on the core's thread, as a change of its own. Raises a TreadleError to refuse."""
+        ...
+
+    def only_hands_on(self, asked: Operate) -> bool:
+        """Whether an operation changes nothing by itself: an event answers in its place, or it is refused."""
+        ...
+
+    def recheck(self, desk: Desk, asked: Operate) -> None:
+        """An event that answers an operation has its turn: raises what that is refused with if it may not be any more."""
+        ...
+
+    def pinned(self, desk: Desk) -> Iterable[str]:
+        """Payloads that stay although no run holds them."""
+        ...
+
+
+class NoOperations:
+    """A core to which only events come."""
+
+    def perform(self, desk: Handing, asked: Operate) -> object:
+        raise TreadleError(f"no operation {asked.name!r} is known", code="UNSUPPORTED", cls="user")
+
+    def only_hands_on(self, asked: Operate) -> bool:
+        return False
+
+    def recheck(self, desk: Desk, asked: Operate) -> None:
+        pass
+
+    def pinned(self, desk: Desk) -> Iterable[str]:
+        return ()
+
+
+# What an operation returns when events that it posted answer in its place.
+HANDED_ON = object()
+
+
+class OwnChange(msgspec.Struct, frozen=True):
+    """What the core asks of itself: a schedule ticks, a run is late. It has no byte form, is no command, and cannot be
+    handed in."""
+
+    change: Callable[[Desk], object]
+    ack: Ack | None = None
+
+
+Change = Operate | OwnChange

@@ -20,13 +20,14 @@ from .ahead import Ahead
 from .alerts import AlertBell
 from .board import Board
 from .children import Children, by_of
+from .commands import Deliver
 from .hot import Hot
 from .lines import Lines
 from .mail import Mail
 from .meter import settled_as
 from .narrative import events_of
 from .opened import join_ids
-from .ports import Item, NewRun, Work
+from .ports import NewRun, Work
 from .registry import Registry
 from .staging import Answers, Closed, RunTurn, Staging
 from .timers import Timers
@@ -54,7 +55,7 @@ class Records:
         self._bell = bell
         self._lines = lines
 
-    def add(self, hot: Hot, step: Step, item: Item, *, forked: bool = False) -> None:
+    def add(self, hot: Hot, step: Step, item: Deliver, *, forked: bool = False) -> None:
         """Stages an admitted step, with all that follows from it."""
         state, batch = hot.state, self._staging.batch
         if hot.machine.traits.narrated:
@@ -180,7 +181,7 @@ class Effects:
         self._children = children
         self._ahead = ahead
 
-    def apply(self, hot: Hot, step: Step, item: Item) -> None:
+    def apply(self, hot: Hot, step: Step, item: Deliver) -> None:
         state, staged = hot.state, self._staging.staged
         if (settled := step.settled) is not None:
             if self._ahead.begun:
@@ -214,7 +215,7 @@ class Effects:
         if item.reply is not None and step.seq == 1 and state.parent_intent is None:
             self._children.report_start(hot, item.reply)
 
-    def _settle_task(self, intent: OpenIntent, item: Item) -> None:
+    def _settle_task(self, intent: OpenIntent, item: Deliver) -> None:
         receipt = item.event if isinstance(item.event, Receipt) else None
         status = receipt.status if receipt is not None else "ok"
         outcome = {"ok": "completed", "timeout": "expired"}.get(status, "cancelled")

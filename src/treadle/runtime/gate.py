@@ -19,9 +19,10 @@ from treadle.kernel.roles import is_cell
 from treadle.kernel.values import Value, decode_trusted
 from treadle.store.protocol import Reads
 
+from .commands import Deliver, Operate, Own
 from .hot import Hot
 from .payloads import input_digest
-from .ports import Item, NewRun, Own
+from .ports import NewRun
 from .staging import Answers, Staging
 
 # Whether a receipt bears the node's signature.
@@ -29,13 +30,23 @@ Verify = Callable[[Receipt], bool]
 
 
 class Gate:
-    def __init__(self, staging: Staging, answers: Answers, reads: Reads, verify: Verify | None) -> None:
+    """`recheck` raises what an operation is refused with that may not be any more."""
+
+    def __init__(
+        self,
+        staging: Staging,
+        answers: Answers,
+        reads: Reads,
+        verify: Verify | None,
+        recheck: Callable[[Operate], None],
+    ) -> None:
+        self._recheck = recheck
         self._staging = staging
         self._answers = answers
         self._reads = reads
         self._verify = verify
 
-    def is_forged(self, hot: Hot, item: Item, receipt: Receipt) -> bool:
+    def is_forged(self, hot: Hot, item: Deliver, receipt: Receipt) -> bool:
         """Where receipts are signed, one without the node's signature settles nothing: the intent stays
         open. What the engine settles itself (a deadline, a timer, a task) needs no signature."""
         if self._verify is None or type(item) is Own:
@@ -45,7 +56,7 @@ class Gate:
         self._answers.stale(hot, item, "receipt.unsigned", {"intent": receipt.intent})
         return True
 
-    def is_late(self, hot: Hot, item: Item, frame: Frame) -> bool:
+    def is_late(self, hot: Hot, item: Deliver, frame: Frame) -> bool:
         """Frames count up. One that does not is dropped; a gap is noted."""
         last = hot.state.open[frame.intent].frame
         about = {"intent": frame.intent, "frame": frame.seq, "last": last}
@@ -55,10 +66,10 @@ class Gate:
             self._answers.stale(hot, item, "stream.non_monotonic", about)
         return frame.seq <= last
 
-    def is_withdrawn(self, item: Item, provided: Callable[[], None]) -> bool:
-        """Whether what an event was sent under does not hold any more."""
+    def is_withdrawn(self, item: Deliver, asked: Operate) -> bool:
+        """Whether the operation that an event answers may not be any more."""
         try:
-            provided()
+            self._recheck(asked)
         except PASSING:
             raise
         except TreadleError as error:
@@ -66,7 +77,7 @@ class Gate:
             return True
         return False
 
-    def is_barred(self, hot: Hot, item: Item, event: Event) -> bool:
+    def is_barred(self, hot: Hot, item: Deliver, event: Event) -> bool:
         """Whether a cell does not take an event, whatever its definition says."""
         machine = hot.machine
         assert is_cell(machine)
@@ -75,17 +86,17 @@ class Gate:
             self._answers.refuse(item, barred)
         return barred is not None
 
-    def id_is_taken(self, hot: Hot, item: Item, asked: NewRun) -> None:
+    def id_is_taken(self, hot: Hot, item: Deliver, asked: NewRun) -> None:
         """A run is of another workflow than whoever sent the event took it for."""
         taken = f"the id {item.run!r} is taken by a run of {hot.state.workflow} ({hot.state.dialect})"
         self._answers.refuse(item, RunExists(f"{taken}; a cell of {asked.workflow} cannot have it"))
 
-    def is_at_another_version(self, hot: Hot, item: Item, expected: int) -> None:
+    def is_at_another_version(self, hot: Hot, item: Deliver, expected: int) -> None:
         found = hot.state.seq
         message = f"{item.run} is at version {found}, not {expected}; look at it again, then decide"
         self._answers.refuse(item, VersionMismatch(message, details={"expected": expected, "found": found}))
 
-    def has_ended(self, hot: Hot, item: Item, event: Event) -> None:
+    def has_ended(self, hot: Hot, item: Deliver, event: Event) -> None:
         state = hot.state
         if state.state is None:
             message = f"{item.run} was {state.status} before it had begun; start it anew"
@@ -93,7 +104,7 @@ class Gate:
             message = f"{item.run} is {state.status}; it takes no {event.kind} any more"
         self._answers.refuse(item, RunEnded(message))
 
-    def start_again(self, hot: Hot, item: Item, event: Started) -> None:
+    def start_again(self, hot: Hot, item: Deliver, event: Started) -> None:
         """The same id again: the same run, if definition and input are the same."""
         body = next((row[6] for row in self._staging.batch.records if row[0] == hot.no and row[1] == 1), None)
         if body is None:

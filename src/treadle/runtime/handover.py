@@ -8,9 +8,8 @@ from treadle.kernel.model import Frame, Receipt
 from treadle.store.protocol import Store
 
 from .changes import Changes, CoreDesk
-from .commands import Elsewhere, Operate
+from .commands import Deliver, Elsewhere, Operate, Own
 from .intake import Intake, ProgressQueue
-from .ports import Item, Own
 from .timers import Timers
 
 
@@ -59,7 +58,7 @@ class Handover:
             # Who asked for them here is answered by whoever has them next.
             self._elsewhere.await_replies(asked_here)
 
-    def _is_found_again(self, item: Item) -> bool:
+    def _is_found_again(self, item: Deliver) -> bool:
         """Whether something that waits for a run is found by whoever has it next: messages, timers that are due, what
         a run owes itself. Frames may get lost."""
         event = item.event
@@ -70,6 +69,6 @@ class Handover:
         return is_owed or (isinstance(event, Receipt) and event.intent in self._timers.firing)
 
 
-def _whole(item: Item) -> Item | Operate:
+def _whole(item: Deliver) -> Deliver | Operate:
     """An event that an operation left its answer to is the engine's own, and no message: the operation is."""
-    return item.asked if isinstance(item.asked, Operate) else item
+    return item if item.asked is None else item.asked

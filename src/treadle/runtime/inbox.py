@@ -9,10 +9,9 @@ from treadle.kernel.limits import Limits
 from treadle.kernel.run import error_of
 from treadle.store.protocol import Message, Reads
 
-from .commands import Operate
+from .commands import Deliver, Operate
 from .mail import unusable
 from .messages import message_from_bytes
-from .ports import Item
 from .shards import Held
 from .staging import Answers, Staged, Staging
 
@@ -23,7 +22,7 @@ class Inbox:
         reads: Reads,
         staging: Staging,
         answers: Answers,
-        take: Callable[[Item | Operate], None],
+        take: Callable[[Deliver | Operate], None],
         held: Held,
         limits: Limits,
     ) -> None:
@@ -79,6 +78,7 @@ class Inbox:
         """Messages whose operation a failed commit held are read again; events are back in their
         mailboxes by themselves."""
         operated = {operate.inbox for operate, _ in staged.handed}
+        operated |= {change.inbox for change in staged.writes if isinstance(change, Operate)}
         kept = {item.inbox for item in staged.taken} - operated
         again = operated | {key for key in staged.batch.inbox_done if key not in kept}
         self._reading.difference_update(key for key in again if key is not None)

@@ -20,14 +20,24 @@ from treadle.kernel.roles import StreamingMachine
 from treadle.kernel.values import encode
 
 from .changes import Changes
-from .commands import LATE, CheckpointSaved, Command, Elsewhere, FrameSent, Operate, Progress, Write
+from .commands import (
+    LATE,
+    CheckpointSaved,
+    Command,
+    Deliver,
+    Elsewhere,
+    FrameSent,
+    Inspect,
+    Operate,
+    Progress,
+)
 from .hot import Hot, HotRuns
 from .inbox import Inbox
 from .isolation import known
 from .lines import Lines
 from .mail import Mail, unusable
 from .narrative import frame_event
-from .ports import Answer, Item, Port
+from .ports import Answer, Port
 from .recovery import Recovery
 from .schedules import SchedulesDue
 from .shards import Held
@@ -61,7 +71,7 @@ class Entrance:
         if command is None:
             return
         try:
-            if type(command) is Item or type(command) is Operate:
+            if type(command) is Deliver or type(command) is Operate:
                 if (refusal := unusable(command)) is not None:
                     if command.ack is not None:
                         self._port.answer([(command.ack, None, refusal)])
@@ -71,7 +81,7 @@ class Entrance:
                     self._changes.add(command)
                 else:
                     self._mail.post(command)
-            elif type(command) is Write:
+            elif type(command) is Inspect:
                 self._changes.add(command)
             else:
                 assert isinstance(command, FrameSent | CheckpointSaved)
@@ -85,7 +95,7 @@ class Entrance:
             if not isinstance(command, FrameSent) and command.ack is not None:
                 self._port.answer([(command.ack, None, known(error))])
 
-    def is_here(self, command: Item | Operate | Progress) -> bool:
+    def is_here(self, command: Deliver | Operate | Progress) -> bool:
         """Whether something is decided here: it lives on a shard that is ours."""
         return not self._held.several or self._held.holds(
             command.home if isinstance(command, Operate) else command.run
@@ -169,9 +179,9 @@ def stale(progress: Sequence[Progress]) -> list[Answer]:
     return [(one.ack, {"stale": True}, None) for one in saved if one.ack is not None]
 
 
-def _as_event(sent: FrameSent) -> Item:
+def _as_event(sent: FrameSent) -> Deliver:
     """For machines that decide on frames."""
-    return Item(sent.run, Frame(intent=sent.intent, seq=sent.seq, type=sent.type, value=sent.data))
+    return Deliver(sent.run, Frame(intent=sent.intent, seq=sent.seq, type=sent.type, value=sent.data))
 
 
 def _wants_frames(hot: Hot) -> bool:
@@ -228,7 +238,7 @@ class Intake:
         self._schedules.look()
         self._lines.look()
 
-    def drop_foreign(self, shards: Iterable[int], asked: Iterable[Item | Operate]) -> None:
+    def drop_foreign(self, shards: Iterable[int], asked: Iterable[Deliver | Operate]) -> None:
         """Shards went; `asked` waited for their runs."""
         self._recovery.drop_foreign(shards)
         self._inbox.forget(one.inbox for one in asked)

@@ -16,8 +16,8 @@ from treadle.kernel.model import REFUSABLE
 from treadle.kernel.run import error_of
 from treadle.store.protocol import GUEST
 
-from .commands import Change, CheckpointSaved, FrameSent, Operate, Progress, Write
-from .ports import Item
+from .commands import CheckpointSaved, Deliver, FrameSent, Operate, Progress
+from .desk import Change, OwnChange
 from .staging import Answers, Staging
 from .undecided import Undecided
 
@@ -56,12 +56,12 @@ class Isolation:
         return self.apart <= 1
 
     def expel(
-        self, culprit: Item | Change | Progress | None, error: TreadleError, read: Sequence[str]
+        self, culprit: Deliver | Change | Progress | None, error: TreadleError, read: Sequence[str]
     ) -> None:
         """Stages what is left of a command that failed alone: its refusal. `read` are the messages that it
         had come from."""
         log.error("a command was turned away: %s", error, exc_info=error.__cause__)
-        if isinstance(culprit, Item):
+        if isinstance(culprit, Deliver):
             self._expel_event(culprit, error)
             return
         told = {"error": error_of(error)}
@@ -73,32 +73,32 @@ class Isolation:
             diagnose(culprit.run, "refused", {**told, "intent": culprit.intent})
         if isinstance(culprit, Operate):
             diagnose(culprit.home, "refused", {**told, "operation": culprit.name})
-        if isinstance(culprit, Operate | Write):
+        if isinstance(culprit, Operate | OwnChange):
             self._answers.settle(culprit, None, error)
         elif isinstance(culprit, CheckpointSaved) and culprit.ack is not None:
             self._answers.tell(culprit.ack, None, error)
 
     def dismiss(
-        self, culprit: Item | Change | Progress | None, error: TreadleError, read: Sequence[str]
+        self, culprit: Deliver | Change | Progress | None, error: TreadleError, read: Sequence[str]
     ) -> None:
         """Stages the refusal of a command whose own names cannot be written: its caller is told, its message is
         done with, and nothing names it."""
-        if isinstance(culprit, Item):
+        if isinstance(culprit, Deliver):
             if not self._is_refusable(culprit):
                 raise error
             self._staging.staged.taken.append(culprit)
-        inbox = None if isinstance(culprit, Write | FrameSent | CheckpointSaved | None) else culprit.inbox
+        inbox = None if isinstance(culprit, OwnChange | FrameSent | CheckpointSaved | None) else culprit.inbox
         for key in dict.fromkeys([*read, *([] if inbox is None else [inbox])]):
             self._answers.dispose(key, None, error)
         if culprit is not None and not isinstance(culprit, FrameSent) and culprit.ack is not None:
             self._answers.tell(culprit.ack, None, error)
 
     @staticmethod
-    def _is_refusable(item: Item) -> bool:
+    def _is_refusable(item: Deliver) -> bool:
         asked = item.ack is not None or item.create is not None or (item.inbox or "").startswith(GUEST)
         return asked or isinstance(item.event, REFUSABLE)
 
-    def _expel_event(self, item: Item, error: TreadleError) -> None:
+    def _expel_event(self, item: Deliver, error: TreadleError) -> None:
         self._staging.staged.taken.append(item)
         if self._is_refusable(item):
             self._answers.refuse(item, error)

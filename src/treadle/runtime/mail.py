@@ -15,8 +15,8 @@ from treadle.kernel.limits import INT_MAX, INT_MIN, RUN_ID_CHARS_MAX
 from treadle.kernel.model import Event, Receipt
 from treadle.kernel.values import encode
 
-from .commands import Operate
-from .ports import Item, NewRun
+from .commands import Deliver, Operate
+from .ports import NewRun
 from .shards import Held
 
 # Not every database has room for it.
@@ -26,8 +26,8 @@ _NUL: Final = "a name with a character of no width (NUL), which no store keeps"
 class Leftovers(msgspec.Struct, frozen=True):
     """What a batch made and did not get to: for runs of ours, and for those elsewhere."""
 
-    here: list[Item]
-    away: list[Item]
+    here: list[Deliver]
+    away: list[Deliver]
 
     @property
     def posted(self) -> Collection[str]:
@@ -45,23 +45,23 @@ def _settles(event: Event | None, intent: str) -> bool:
 class Mail:
     def __init__(self, held: Held) -> None:
         self._held = held
-        self._boxes: dict[str, deque[Item]] = {}
+        self._boxes: dict[str, deque[Deliver]] = {}
         # The runs that have something to do, in the order of their turns.
         self.ready: deque[str] = deque()
         # What the batch at hand made and did not get to, by identity: looked at with every commit, however long the
         # rest is.
-        self.made: dict[int, Item] = {}
+        self.made: dict[int, Deliver] = {}
         # What the batch at hand made for runs that are not ours: rows of its commit.
-        self.away: list[Item] = []
+        self.away: list[Deliver] = []
         # Runs that take no events for now, and when it is time to try again.
         self._barred: set[str] = set()
         self.look_again_ns: int | None = None
 
-    def __iter__(self) -> Iterator[Item]:
+    def __iter__(self) -> Iterator[Deliver]:
         for box in self._boxes.values():
             yield from box
 
-    def post(self, item: Item, *, front: bool = False) -> None:
+    def post(self, item: Deliver, *, front: bool = False) -> None:
         if item.message is not None and self._held.several and not self._held.holds(item.run):
             self.away.append(item)
             return
@@ -77,7 +77,7 @@ class Mail:
         if item.derived:
             self.made[id(item)] = item
 
-    def post_frame(self, item: Item, intent: str) -> None:
+    def post_frame(self, item: Deliver, intent: str) -> None:
         """Before the receipt of its intent, should that be here already."""
         box = self._boxes.get(item.run, ())
         events = (waiting.event for waiting in box)
@@ -97,7 +97,7 @@ class Mail:
         reply: tuple[str, str] | None = None,
     ) -> None:
         """A message from the batch at hand to a run: decided with it, or an inbox row of it under this key."""
-        self.post(Item(run, event, create=create, reply=reply, derived=True, message=key))
+        self.post(Deliver(run, event, create=create, reply=reply, derived=True, message=key))
 
     def owe(self, run: str, owed: Event | None) -> None:
         """An event that a run owes itself comes before whatever else waits for it."""
@@ -105,7 +105,7 @@ class Mail:
             return
         box = self._boxes.get(run)
         if not box or box[0].event != owed:
-            self.post(Item(run, owed, derived=True), front=True)
+            self.post(Deliver(run, owed, derived=True), front=True)
 
     def keep_made(self) -> Leftovers:
         """The batch at hand is written: what it made is there like anything else, for as long as that holds."""
@@ -123,7 +123,7 @@ class Mail:
             item.derived = True
         self.made, self.away = {id(item): item for item in made.here}, list(made.away)
 
-    def take(self) -> Item:
+    def take(self) -> Deliver:
         """The next event of the run whose turn it is; the run goes to the end of the ring."""
         run = self.ready.popleft()
         box = self._boxes[run]
@@ -136,7 +136,7 @@ class Mail:
             del self._boxes[run]
         return item
 
-    def bar(self, item: Item, look_again_ns: int) -> None:
+    def bar(self, item: Deliver, look_again_ns: int) -> None:
         """Undoes a `take` for a run that takes no events for now: they wait where they are."""
         self.post(item, front=True)
         self.bar_run(item.run)
@@ -168,19 +168,19 @@ class Mail:
         """The runs whose turns come next."""
         return islice(self.ready, max(0, count))
 
-    def put_back(self, item: Item) -> None:
+    def put_back(self, item: Deliver) -> None:
         """Undoes a `take`: first in its box, and next to have a turn."""
         self.post(item, front=True)
         self.ready.remove(item.run)
         self.ready.appendleft(item.run)
 
-    def drop_foreign(self) -> list[Item]:
+    def drop_foreign(self) -> list[Deliver]:
         """Shards were lost: what waits for their runs, which others have to be told."""
         foreign = [item for item in self if not self._held.holds(item.run)]
         self.discard(lambda item: not self._held.holds(item.run))
         return foreign
 
-    def discard(self, unwanted: Callable[[Item], bool]) -> None:
+    def discard(self, unwanted: Callable[[Deliver], bool]) -> None:
         self.away = [item for item in self.away if not unwanted(item)]
         self.made = {key: item for key, item in self.made.items() if not unwanted(item)}
         for run, box in list(self._boxes.items()):
@@ -195,7 +195,7 @@ class Mail:
                     self.ready.remove(run)
 
 
-def unusable(command: Item | Operate) -> TreadleError | None:
+def unusable(command: Deliver | Operate) -> TreadleError | None:
     """Why a message cannot even be looked at: names that no store can hold. Asked of every event, so
     the likely case comes first."""
     if type(command) is Operate:
@@ -205,7 +205,7 @@ def unusable(command: Item | Operate) -> TreadleError | None:
         if "\0" in command.home:
             return ValueRefused(_NUL)
         return _too_long(command.home) if len(command.home) > RUN_ID_CHARS_MAX else None
-    assert isinstance(command, Item)
+    assert isinstance(command, Deliver)
     item = command
     if type(item.run) is not str:
         return ValueRefused(f"a run's id is text, not {type(item.run).__name__}")

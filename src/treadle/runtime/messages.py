@@ -1,7 +1,7 @@
 """Messages that wait in the inbox table: from other processes, and from runs whose message did not
 fit into the batch that sent it. Keyed, so that a message sent twice is one message.
 
-What another process sends is an event for a run (`Item`) or an operation (`Operate`). Its answer is a
+What another process sends is an event for a run (`Deliver`) or an operation (`Operate`). Its answer is a
 row under the same key, written by the commit that decides it; nobody concludes anything from a row that
 is not there. Bytes from outside are taken strictly: what they may not say is refused, not passed over.
 """
@@ -33,8 +33,8 @@ from treadle.kernel.values import Value, decode, digest_bytes, encode, to_value
 from treadle.store.protocol import GUEST
 
 from .audit import AuditEntry
-from .commands import Operate
-from .ports import Item, NewRun
+from .commands import Deliver, Operate
+from .ports import NewRun
 
 # Values keep to their levels where they are handed in; a message stands around one.
 _LEVELS_MAX: Final = VALUE_DEPTH_MAX + 16
@@ -65,7 +65,7 @@ class _Operation(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
 # --- messages ---------------------------------------------------------------------------------------
 
 
-def message_to_bytes(command: Item | Operate) -> bytes:
+def message_to_bytes(command: Deliver | Operate) -> bytes:
     if isinstance(command, Operate):
         operation: dict[str, Value] = {"home": command.home, "name": command.name, "body": command.body}
         return encode({"operate": operation | _signed(command.entry)})
@@ -91,7 +91,7 @@ def _signed(entry: AuditEntry | None) -> dict[str, Value]:
     return {} if entry is None else {"entry": msgspec.to_builtins(entry)}
 
 
-def message_from_bytes(body: bytes, key: str) -> Item | Operate:
+def message_from_bytes(body: bytes, key: str) -> Deliver | Operate:
     """Raises a TreadleError for anything that is no message."""
     try:
         value = decode(body, levels=_LEVELS_MAX)
@@ -111,7 +111,7 @@ def message_from_bytes(body: bytes, key: str) -> Item | Operate:
     return item
 
 
-def _item(delivery: _Delivery, key: str) -> Item:
+def _item(delivery: _Delivery, key: str) -> Deliver:
     fields = dict(delivery.event)
     kind = fields.pop("kind")
     made = EVENT_TYPES[kind]
@@ -122,7 +122,7 @@ def _item(delivery: _Delivery, key: str) -> Item:
     for digest, payload in delivery.blobs.items():
         if digest_bytes(payload) != digest:
             raise ValueError(f"the payload {digest} is another one")
-    return Item(
+    return Deliver(
         delivery.run,
         event_from_value(kind, fields),
         create=NewRun(*delivery.create) if delivery.create is not None else None,
@@ -135,7 +135,7 @@ def _item(delivery: _Delivery, key: str) -> Item:
     )
 
 
-def _check_foreign(item: Item) -> None:
+def _check_foreign(item: Deliver) -> None:
     """Nothing in a message from another process may pass for the engine's own."""
     if not isinstance(item.event, _FROM_OUTSIDE) or item.reply is not None:
         raise InputInvalid(f"{item.inbox}: this is said only between a run and its engine")

@@ -17,10 +17,11 @@ from treadle.kernel.run import advance
 from treadle.kernel.state import RunState
 from treadle.kernel.values import Value
 
+from .commands import Deliver
 from .effects import Records
 from .hot import BlobCache, Hot, HotRuns
 from .mail import Mail
-from .ports import Clock, Item
+from .ports import Clock
 from .registry import Loaded, Registry
 from .staging import Staging
 from .undecided import Undecided
@@ -84,7 +85,7 @@ class Moves:
         # What was read of runs that are decided elsewhere, for the event at hand.
         self.seen: dict[str, Value] = {}
 
-    def is_barred(self, hot: Hot, item: Item, at_ns: int) -> bool:
+    def is_barred(self, hot: Hot, item: Deliver, at_ns: int) -> bool:
         """Whether a cell's event has to wait, because its application is about to move to another manifest and its
         members are being asked (`apps/barrier.py`)."""
         machine = hot.machine
@@ -101,7 +102,7 @@ class Moves:
         self._mail.bar(item, at_ns + _LOOK_AGAIN_NS)
         return True
 
-    def to_cell(self, hot: Hot, item: Item, event: Domain) -> Event:
+    def to_cell(self, hot: Hot, item: Deliver, event: Domain) -> Event:
         """A cell comes to life with its first event, in one record. After an apply it moves to the new
         definition with the next one, which names it."""
         if hot.state.seq == 0:
@@ -147,9 +148,9 @@ class Moves:
             limits=self._limits,
         )
         hot.machine, hot.definition = loaded.machine, loaded.definition
-        self._records.add(hot, step, Item(hot.state.id, moved, derived=True))
+        self._records.add(hot, step, Deliver(hot.state.id, moved, derived=True))
 
-    def moved(self, hot: Hot, item: Item, event: Event | None) -> bool:
+    def moved(self, hot: Hot, item: Deliver, event: Event | None) -> bool:
         """Moves a run to the code that it takes an event under; False if that cannot take it on."""
         machine = hot.machine
         if not (is_past(machine) and (other := machine.moves_on(hot.definition, event))):
@@ -163,7 +164,7 @@ class Moves:
             return False
         return True
 
-    def look(self, hot: Hot, item: Item) -> bool:
+    def look(self, hot: Hot, item: Deliver) -> bool:
         """No event: the run looks what it owes itself, and whether there is code for it again."""
         if not self.moved(hot, item, None):
             return self.put_off(hot)

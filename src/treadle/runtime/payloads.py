@@ -14,7 +14,7 @@ from typing import Final
 
 import msgspec
 
-from treadle.kernel.errors import BlobMissing
+from treadle.kernel.errors import BlobMissing, ValueRefused
 from treadle.kernel.limits import PAYLOAD_INLINE_BYTES_MAX
 from treadle.kernel.machine import Machine
 from treadle.kernel.model import (
@@ -30,15 +30,26 @@ from treadle.kernel.model import (
     is_reference,
     put_away,
 )
-from treadle.kernel.values import Value, decode_trusted, digest, encode
+from treadle.kernel.values import Value, decode_trusted, digest, digest_bytes, encode
 from treadle.store.protocol import Reads
 
+from .desk import Desk
+
+# The operation that keeps a payload for what will refer to it.
+KEEP: Final = "blob"
 HIDDEN: Final = frozenset({"agent", "process", "payload"})
 # What people are shown of one value, about.
 SHOWN_BYTES_MAX: Final = 64 * 1024 * 1024
 SHOWN_LEVELS_MAX: Final = 200
 # How their fields look in canonical bytes: most records have none, and are not walked.
 _MARKS: Final = tuple(encode({"schema_hint": hint})[2:] for hint in sorted(HIDDEN))
+
+
+def perform_keep(desk: Desk, body: dict[str, Value]) -> None:
+    digest, payload = str(body["digest"]), bytes(body["payload"])
+    if digest_bytes(payload) != digest:
+        raise ValueRefused(f"the payload {digest:.100} is another one")
+    desk.batch.blobs[digest] = payload
 
 
 # The events in which somebody may hand something in: the others are left as they are by all that follows.

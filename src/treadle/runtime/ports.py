@@ -9,10 +9,8 @@ from typing import Protocol
 import msgspec
 
 from treadle.kernel.errors import TreadleError
-from treadle.kernel.model import Event, OpenIntent
+from treadle.kernel.model import OpenIntent
 from treadle.kernel.values import Value
-
-from .audit import AuditEntry
 
 
 class Clock(Protocol):
@@ -73,37 +71,3 @@ class NewRun(msgspec.Struct, frozen=True, gc=False):
     version: str | None
     definition: str
     key: Value = None
-
-
-class Item(msgspec.Struct):
-    """One event on its way to a run.
-
-    `derived` items were made by a step of the batch at hand: if that commit fails they are made
-    again by the retried step, so they are dropped. `reply` is where a start that fails reports.
-    `inbox` is the key of the message it came in (`messages.py`), which is done when it is decided.
-    """
-
-    run: str
-    event: Event | None
-    ack: Ack | None = None
-    create: NewRun | None = None
-    expected_version: int | None = None
-    submission: tuple[str, str] | None = None
-    inbox: str | None = None
-    reply: tuple[str, str] | None = None
-    derived: bool = False
-    # Payloads that the event refers to, by their digests.
-    blobs: dict[str, bytes] = {}
-    # The key of the message that it becomes if it does not fit into the batch that made it.
-    message: str | None = None
-    # Who asked for it, if somebody did: written down with the decision.
-    entry: AuditEntry | None = None
-    # Looks whether it may still be when its turn has come, and raises what it is refused with if not.
-    provided: Callable[[], None] | None = None
-    # The operation (`commands.Operate`) that left its answer to this event: where the event would go elsewhere, it does.
-    asked: object = None
-
-
-class Own(Item):
-    """What the core tells a run by itself: its time is up, look what you owe yourself. It has no byte
-    form and cannot be handed in, so it needs nobody's signature."""

@@ -19,12 +19,13 @@ from treadle.store.protocol import GUEST, Message
 
 from .ahead import Ahead
 from .changes import Changes
-from .commands import Elsewhere, Write
+from .commands import Deliver, Elsewhere
+from .desk import OwnChange
 from .hot import HotRuns
 from .intake import Intake, ProgressQueue
 from .mail import NOTHING, Leftovers, Mail
 from .messages import message_to_bytes
-from .ports import Answer, Item, Port
+from .ports import Answer, Port
 from .registry import Registry
 from .staging import RunTurn, Staged, Staging
 
@@ -77,7 +78,7 @@ class Publication:
                 self._staging.staged.asked.append((key, item.ack))
             batch.inbox.append(Message(key, message_to_bytes(item), item.run))
 
-    def _key_of(self, item: Item, message: str) -> str:
+    def _key_of(self, item: Deliver, message: str) -> str:
         """Where somebody waits for the answer, whoever decides it answers as it answers a guest; that may be another
         core than this one also for what is ours now."""
         asker = self._elsewhere.asker
@@ -140,11 +141,9 @@ class Publication:
         told the error, or go on waiting; `but` is left out."""
         staged = self._staging.begin()
         answers: list[Answer] = []
+        # What a step or a change of this batch made is made again with it.
         self._ahead.withdrawn(staged.ahead)
         self._hot.drop_batch(staged.number)
-        # Leftovers by a step or a change of this batch: made again with it; who waits for one is told.
-        derived = [item for item in (*self._mail, *self._mail.away, *staged.taken) if item.derived]
-        answers += [(item.ack, None, error) for item in derived if item.ack is not None]
         handed = {id(item) for _, item in staged.handed}
         self._mail.discard(lambda item: item.derived or id(item) in handed)
         for item in reversed(staged.taken):
@@ -166,7 +165,7 @@ class Publication:
     ) -> list[Answer]:
         performed = [*staged.writes, *(op for op, item in staged.handed if but not in (op, item))]
         # What came in a message is read again; what nobody waits for would be forgotten.
-        again = [c for c in performed if isinstance(c, Write) or c.inbox is None]
+        again = [c for c in performed if isinstance(c, OwnChange) or c.inbox is None]
         self._changes.put_back([c for c in again if c.ack is None] if told else again)
         return [(c.ack, None, error) for c in performed if told and c.ack is not None]
 

@@ -4,19 +4,24 @@ same ids ("ensure started"). What was opened in this life meanwhile is not hande
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from typing import Final
 
 from treadle.kernel.errors import PASSING, JournalCorrupt, StoreCorrupt, TreadleError
 from treadle.kernel.limits import Limits
 from treadle.kernel.model import ENGINE_KINDS
 from treadle.store.protocol import Reads, RunRow
 
+from .commands import Operate, Own
 from .hot import Expected, HotRuns
 from .mail import Mail
 from .opened import OpenReads, OpenTogether, open_now
-from .ports import Own, Work
+from .ports import Work
 from .shards import Held
 from .staging import Staging
 from .undecided import Undecided, is_undecided
+
+# The operation that offers the open work of some runs again; they live on one shard, and it is at home at one of them.
+OFFER: Final = "offer"
 
 
 class Recovery:
@@ -114,6 +119,14 @@ class Recovery:
         for run in runs:
             if run in rows:
                 self._staging.staged.dispatched += _open_work(rows[run], together)[0]
+
+
+def offers(runs: Sequence[str], held: Held) -> list[Operate]:
+    """What asks for the open work of these runs to be offered again, wherever they are by then."""
+    found: dict[int, list[str]] = {}
+    for run in runs:
+        found.setdefault(held.shard_of(run), []).append(run)
+    return [Operate(together[0], OFFER, {"runs": together}) for together in found.values()]
 
 
 def _open_work(row: RunRow, reads: OpenReads) -> tuple[list[Work], bool]:

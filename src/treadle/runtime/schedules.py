@@ -29,10 +29,10 @@ from treadle.lang.recurrence import SECOND_NS, instants, latest
 from treadle.lang.schedules import Schedule, run_id, trigger_id
 from treadle.store.protocol import DefinitionRow, Reads
 
-from .commands import Change, Handing, Operate, Write
-from .desk import Desk
+from .commands import Deliver, Operate
+from .desk import Desk, Handing, OwnChange
 from .meter import CoreMeter
-from .ports import Clock, Item, NewRun
+from .ports import Clock, NewRun
 from .shards import Held
 from .staging import Staged
 
@@ -81,7 +81,7 @@ class SchedulesDue:
     """Which schedules are due, for the core that owns them."""
 
     def __init__(
-        self, reads: Reads, held: Held, add: Callable[[Change], None], meter: CoreMeter, *, clock: Clock
+        self, reads: Reads, held: Held, add: Callable[[OwnChange], None], meter: CoreMeter, *, clock: Clock
     ) -> None:
         self._reads = reads
         self._meter = meter
@@ -117,7 +117,7 @@ class SchedulesDue:
         for name in sorted(name for name, due in self._due.items() if due <= now_ns):
             if name not in self._asked:
                 self._asked.add(name)
-                self._add(Write(partial(self._advance, name), partial(self._done, name)))
+                self._add(OwnChange(partial(self._advance, name), partial(self._done, name)))
         self._rest()
 
     def _advance(self, name: str, desk: Desk) -> bool:
@@ -239,7 +239,7 @@ def _meet(desk: Desk, row: ScheduleRow, tick_ns: int, now_ns: int) -> None:
     if overlap == "cancel":
         for run in going:
             cancel = Cancel(reason=f"the next run of {row.name} is due", by=BY)
-            desk.post(Item(run, cancel, derived=True, message=f"cancel:{run}:{tick_ns}"))
+            desk.post(Deliver(run, cancel, derived=True, message=f"cancel:{run}:{tick_ns}"))
     _start(desk, row, tick_ns, now_ns)
 
 
@@ -268,7 +268,7 @@ def start(desk: Desk, schedule: Schedule, run: str) -> bool:
     return True
 
 
-def _first(desk: Desk, schedule: Schedule, run: str) -> Item:
+def _first(desk: Desk, schedule: Schedule, run: str) -> Deliver:
     """The event with which a run of a schedule begins."""
     row = startable(desk, schedule.workflow)
     options: dict[str, Value] = {"base": str(Path(row.file).resolve().parent)} if row.file is not None else {}
@@ -279,7 +279,7 @@ def _first(desk: Desk, schedule: Schedule, run: str) -> Item:
         machine=desk.registry.load(row.digest).machine.version,
         options=options,
     )
-    return Item(run, event, create=NewRun(row.dialect, row.name, row.version, row.digest))
+    return Deliver(run, event, create=NewRun(row.dialect, row.name, row.version, row.digest))
 
 
 def startable(desk: Desk, workflow: str) -> DefinitionRow:

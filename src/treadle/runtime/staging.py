@@ -25,12 +25,13 @@ from treadle.kernel.values import Value, encode
 from treadle.store.protocol import GUEST, Batch, DefinitionRow, Numbered, Reads, Store, TaskRow
 
 from .audit import AuditEntry, outcome
-from .commands import Change, Operate, Progress, Write
+from .commands import Deliver, Operate, Progress
+from .desk import Change, OwnChange
 from .hot import BlobCache, Expected, Hot
 from .mail import Mail
 from .messages import reply_to_bytes
 from .narrative import numbered
-from .ports import Ack, Answer, Clock, Item, News, Work
+from .ports import Ack, Answer, Clock, News, Work
 from .shards import Held
 
 # A cell that has come to rest with a larger snapshot keeps it for a while.
@@ -61,11 +62,11 @@ class Staged(msgspec.Struct):
     number: int
     batch: Batch = msgspec.field(default_factory=Batch)
     # What the commit holds, to be put back if it fails.
-    taken: list[Item] = []
+    taken: list[Deliver] = []
     progress: list[Progress] = []
     writes: list[Change] = []
     # Operations that an event answers in their place, with that event.
-    handed: list[tuple[Operate, Item]] = []
+    handed: list[tuple[Operate, Deliver]] = []
     # What follows from it, to be done if it does not.
     answers: list[Answer] = []
     # Messages to runs elsewhere whose answers somebody here waits for, by their keys.
@@ -97,7 +98,7 @@ class Staged(msgspec.Struct):
     @property
     def empty(self) -> bool:
         # Most have records, and the others most often answers: seen at once.
-        seen = self.batch.records or self.answers or self.dispatched or self.revoked
+        seen = self.batch.records or self.answers or self.dispatched or self.revoked or self.writes
         return not seen and self.batch.empty
 
     def full(self, limits: Limits) -> bool:
@@ -149,7 +150,7 @@ class Staged(msgspec.Struct):
         """Whether nobody in this batch could be to blame for it."""
         return not (self.taken or self.progress or self.writes or self.handed or self.batch.inbox_done)
 
-    def release(self) -> Item | Change | Progress | None:
+    def release(self) -> Deliver | Change | Progress | None:
         """The only one that this batch holds, taken out of it; None if it holds several, or none."""
         if self.holds != 1:
             return None
@@ -269,11 +270,15 @@ class Answers:
         self._reads = reads
         self._clock = clock
 
-    def settle(self, asked: Item | Change, value: object, error: TreadleError | None) -> None:
+    def settle(self, asked: Deliver | Change, value: object, error: TreadleError | None) -> None:
         """Answers a command with the commit at hand, which also says who did it."""
+        if isinstance(asked, OwnChange):
+            if asked.ack is not None:
+                self.tell(asked.ack, value, error)
+            return
         if asked.entry is not None:
             self.write_down(asked.entry, value, error)
-        message = None if isinstance(asked, Write) else asked.inbox
+        message = asked.inbox
         if asked.ack is not None:
             self.tell(asked.ack, value, error)
             if message is not None:
@@ -295,7 +300,7 @@ class Answers:
         if key.startswith(GUEST):
             batch.replies.append((key, self._clock.now_ns(), reply_to_bytes(value, error)))
 
-    def refuse(self, item: Item, error: TreadleError) -> None:
+    def refuse(self, item: Deliver, error: TreadleError) -> None:
         """Nothing changes; whoever asked is told, be it the run that wanted a child."""
         kind = item.event.kind if item.event is not None else None
         value = error_of(error)
@@ -309,7 +314,7 @@ class Answers:
             receipt = Receipt(intent=intent, status="error", error=value)
             self._mail.send(run, receipt, f"refused:{intent}")
 
-    def stale(self, hot: Hot, item: Item, code: str, body: dict[str, Value]) -> None:
+    def stale(self, hot: Hot, item: Deliver, code: str, body: dict[str, Value]) -> None:
         """It came too late, or twice: noted, shown, and answered with where the run is."""
         state = hot.state
         self.note_stale(hot, code, body)
@@ -323,7 +328,7 @@ class Answers:
         if not (state.ended and hot.machine.traits.last_event_closes):
             self._staging.show(hot, {"type": "stale", "code": code, **body})
 
-    def given_before(self, item: Item) -> bool:
+    def given_before(self, item: Deliver) -> bool:
         """Answers a submission that was answered before; False if it is new."""
         assert item.submission is not None
         found = self.remembered(item.submission)

@@ -18,10 +18,9 @@ from treadle.kernel.values import Value
 from treadle.lang.duration import instant_text
 from treadle.store.protocol import Reads, TaskRow
 
-from .commands import Handing, Operate
-from .desk import Desk
+from .commands import Deliver, Operate
+from .desk import Desk, Handing
 from .payloads import whole
-from .ports import Item
 
 KIND: Final = "task"
 OPEN = ("open", "claimed")
@@ -111,20 +110,24 @@ def perform(desk: Handing, asked: Operate) -> object:
 
 
 def _complete(desk: Handing, task: TaskRow, operation: Operation, asked: Operate) -> object:
-    actor = operation.actor
-
-    def may_complete() -> None:
-        """Asked again when the answer has its turn: what was asked in between may have given the task to somebody else."""
-        now = _there(desk.task(task.id), task.id)
-        if now.status in OPEN:
-            _require(desk, now, actor, "complete", _is_assignee(now, actor))
-
-    may_complete()
     if task.status in OPEN:
+        _may_complete(desk, task, operation.actor)
         _check_schema(task, operation.data)
-    receipt = Receipt(intent=task.id, value=operation.data, by=actor.user)
-    version = operation.expected_version
-    return desk.hand_on(asked, Item(task.run_id, receipt, expected_version=version, provided=may_complete))
+    receipt = Receipt(intent=task.id, value=operation.data, by=operation.actor.user)
+    return desk.hand_on(asked, Deliver(task.run_id, receipt, expected_version=operation.expected_version))
+
+
+def recheck(desk: Desk, asked: Operate) -> None:
+    """Asked again when a completion has its turn: what was asked in between may have given the task to somebody else."""
+    if only_hands_on(asked):
+        operation = Operation.from_value(asked.body)
+        task = _there(desk.task(operation.task), operation.task)
+        if task.status in OPEN:
+            _may_complete(desk, task, operation.actor)
+
+
+def _may_complete(desk: Desk, task: TaskRow, actor: Actor) -> None:
+    _require(desk, task, actor, "complete", _is_assignee(task, actor))
 
 
 def _is_assignee(task: TaskRow, actor: Actor) -> bool:

@@ -10,8 +10,8 @@ from treadle.kernel.limits import Limits
 from treadle.kernel.model import Receipt
 from treadle.store.protocol import Reads, TimerRow
 
+from .commands import Deliver, Own
 from .mail import Mail
-from .ports import Item, Own
 from .shards import Held
 
 # How the rows of runs begin that are late if they have not ended by then; they are nobody's intent.
@@ -71,12 +71,14 @@ class Timers:
             if row.intent.startswith(LATE):
                 self._late(row)
             else:
-                self._mail.post(Item(row.run_id, Receipt(intent=row.intent)) if row.fires else deadline(row))
+                self._mail.post(
+                    Deliver(row.run_id, Receipt(intent=row.intent)) if row.fires else deadline(row)
+                )
         # While fired timers wait for their commit their rows are still there: ask again after it.
         self.next_due_ns = now_ns if fresh else self._reads.timer_after(now_ns, shards)
 
 
-def deadline(row: TimerRow) -> Item:
+def deadline(row: TimerRow) -> Deliver:
     """What an intent is told whose time is up."""
     error = TreadleError("its time is up", cls="timeout", code="TIMEOUT").to_value()
     return Own(row.run_id, Receipt(intent=row.intent, status="timeout", error=error))

@@ -17,12 +17,13 @@ from treadle.store.protocol import GUEST, Message, Reads, RunRow
 
 from .board import Board
 from .children import PARENT
+from .commands import Deliver, Own
 from .lines import Lines
 from .mail import Mail
 from .messages import message_to_bytes
 from .narrative import events_of, numbered
 from .opened import join_ids, split_ids
-from .ports import Clock, Item, News, Own
+from .ports import Clock, News
 from .registry import Registry
 from .shards import Held
 from .staging import Answers, Staging
@@ -67,7 +68,7 @@ class Undecided:
         # Why they cannot be decided, by run. Nearly always there is none, and nobody asks further.
         self.known: dict[str, TreadleError] = {}
         # What came for runs that wait for other code, by the key it is stored under.
-        self._held: dict[str, Item] = {}
+        self._held: dict[str, Deliver] = {}
 
     def forget(self) -> None:
         """Gives such runs another chance, after what they need was registered."""
@@ -87,14 +88,14 @@ class Undecided:
         self.known = {run: error for run, error in self.known.items() if held.holds(run)}
         self._held = {key: item for key, item in self._held.items() if held.holds(item.run)}
 
-    def leave(self, item: Item, error: TreadleError) -> None:
+    def leave(self, item: Deliver, error: TreadleError) -> None:
         """Leaves a run as it is, because this code cannot take it on; it can be ended all the same."""
         if isinstance(item.event, Cancel) and isinstance(error, Undecidable):
             self.end(item, error)
         else:
             self.quarantine(item, error)
 
-    def quarantine(self, item: Item, error: TreadleError) -> None:
+    def quarantine(self, item: Deliver, error: TreadleError) -> None:
         """A run that cannot be loaded is left as it is; its open work stays open."""
         if item.run not in self.known:
             self.known[item.run] = error
@@ -109,7 +110,7 @@ class Undecided:
                 self._answers.write_down(item.entry, None, error)
             self._answers.tell(item.ack, None, error)
 
-    def _hold(self, item: Item) -> None:
+    def _hold(self, item: Deliver) -> None:
         """What came for a run that waits for other code waits too, durably; whoever sent it is answered."""
         assert item.event is not None
         if type(item) is Own:
@@ -143,7 +144,7 @@ class Undecided:
             row.status, row.error["details"] = "stalled", value["details"]
         self._staging.batch.runs_changed[row.no] = row
 
-    def end(self, item: Item, error: TreadleError) -> None:
+    def end(self, item: Deliver, error: TreadleError) -> None:
         """Cancels a run that cannot be decided: what it has open is settled, its parent is told."""
         assert isinstance(item.event, Cancel)
         row = self._reads.run(item.run)

@@ -27,10 +27,8 @@ from treadle.kernel.model import Receipt, is_reference
 from treadle.kernel.values import Value, encode
 from treadle.lang.duration import instant_text
 from treadle.lang.json_text import to_json
-from treadle.runtime import dead_letters
-from treadle.runtime.commands import LATE, CheckpointSaved, FrameSent
-from treadle.runtime.desk import Desk
-from treadle.runtime.ports import Item, Work
+from treadle.runtime.commands import LATE, CheckpointSaved, Deliver, FrameSent
+from treadle.runtime.ports import Work
 
 from .carrying import MEMORY, Carrying
 from .problems import RequestRefused
@@ -57,7 +55,7 @@ class EngineOwner:
             )
         blobs = await self._blobs([receipt.value, receipt.events])
         vouched = self._engine.vouched(work.dialect, receipt)
-        answer = await self._engine.ask(lambda ack: Item(work.run, vouched, ack=ack, blobs=blobs))
+        answer = await self._engine.ask(lambda ack: Deliver(work.run, vouched, ack=ack, blobs=blobs))
         return not (isinstance(answer, dict) and answer.get("stale"))
 
     async def progress(self, work: Work, told: Sequence[Told]) -> bool:
@@ -85,14 +83,13 @@ class EngineOwner:
             "sample": text[:SAMPLE_CHARS_MAX],
         }
         id = secrets.token_hex(8)
-
-        await self._engine.write(lambda desk: dead_letters.keep(desk, id, row))
+        await self._engine.operate("deadletter", {"op": "keep", "id": id, "row": row}, home=work.run)
         failed = TreadleError(
             f"what the worker {worker} sent back cannot be used: {error.message}", code="RECEIPT_UNUSABLE"
         )
         receipt = Receipt(intent=work.intent.id, status="error", error=failed.to_value())
         vouched = self._engine.vouched(work.dialect, receipt)
-        await self._engine.ask(lambda ack: Item(work.run, vouched, ack=ack))
+        await self._engine.ask(lambda ack: Deliver(work.run, vouched, ack=ack))
 
     async def _blobs(self, value: Value) -> dict[str, bytes]:
         """The payloads that a value refers to: they belong to the run from now on."""
@@ -243,10 +240,8 @@ class Workers:
             self._note("receipt.stale", worker, intent)
 
     def _note(self, code: str, worker: str, intent: str) -> None:
-        def note(desk: Desk) -> None:
-            desk.diagnose("", code, {"worker": worker, "intent": intent})
-
-        task = asyncio.ensure_future(self._engine.write(note))
+        asked = {"op": "note", "code": code, "worker": worker, "intent": intent}
+        task = asyncio.ensure_future(self._engine.operate("deadletter", asked))
         task.add_done_callback(lambda done: done.cancelled() or done.exception())
 
     # --- work that nobody can do ---

@@ -20,7 +20,7 @@ from .driver import START_NS
 
 if TYPE_CHECKING:
     from treadle.engine import Engine
-    from treadle.runtime.desk import Desk
+    from treadle.runtime.commands import View
 
 # How long to wait, at most, before looking again at an engine that sends no news.
 _LOOK_AGAIN_S = 0.02
@@ -49,7 +49,7 @@ class VirtualClock:
         """Waits until nothing moves any more without people, signals or time."""
         for engine in self._owners():
             with engine.watch("") as watch:
-                while not await engine.write(partial(_at_rest, frozenset(engine.unavailable()))):
+                while not await engine.look(partial(_at_rest, frozenset(engine.unavailable()))):
                     await watch.changed(_LOOK_AGAIN_S)
 
     async def advance(self, seconds: float) -> None:
@@ -67,18 +67,18 @@ class VirtualClock:
         return [engine for engine in self._engines if engine.owns]
 
     async def _next_due(self) -> int | None:
-        found = [await engine.write(lambda desk: desk.next_due_ns()) for engine in self._owners()]
+        found = [await engine.look(lambda view: view.next_due_ns()) for engine in self._owners()]
         return min((due for due in found if due is not None), default=None)
 
 
-def _at_rest(unavailable: frozenset[str], desk: Desk) -> bool:
+def _at_rest(unavailable: frozenset[str], view: View) -> bool:
     from treadle.runtime import document
 
-    if desk.busy():
+    if view.busy():
         return False
     after = 0
-    while rows := desk.store.working(after_no=after, limit=_RUNS_PER_LOOK):
+    while rows := view.store.working(after_no=after, limit=_RUNS_PER_LOOK):
         after = rows[-1].no
-        if any(document.moves(desk.store, row, timers=False, unavailable=unavailable) for row in rows):
+        if any(document.moves(view.store, row, timers=False, unavailable=unavailable) for row in rows):
             return False
     return True

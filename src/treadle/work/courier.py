@@ -21,8 +21,7 @@ from treadle.bus.protocol import FarSide, Goods, Handed, NearSide, Settling, Tol
 from treadle.kernel.errors import EngineStopped, TreadleError
 from treadle.kernel.limits import LEASE_RENEW_MS
 from treadle.kernel.model import Receipt
-from treadle.runtime.commands import LATE, CheckpointSaved, Command, FrameSent
-from treadle.runtime.ports import Item
+from treadle.runtime.commands import LATE, CheckpointSaved, Command, Deliver, FrameSent
 from treadle.store.protocol import DefinitionRow
 
 log = logging.getLogger("treadle.worker")
@@ -68,7 +67,7 @@ class Courier:
 
     def _said_by_worker(self, command: Command) -> None:
         self._outbox.put_nowait(command)
-        if isinstance(command, Item) and isinstance(command.event, Receipt):
+        if isinstance(command, Deliver) and isinstance(command.event, Receipt):
             self._unfinished.discard(command.event.intent)
             self._freed.set()
 
@@ -80,7 +79,7 @@ class Courier:
         """From any thread but the loop's."""
         return self._wait(partial(self._goods.blob, digest))
 
-    def turn_with(self, item: Item) -> bool:
+    def turn_with(self, item: Deliver) -> bool:
         """The core is elsewhere."""
         return False
 
@@ -206,9 +205,9 @@ class Courier:
             commands = [first]
             while not self._outbox.empty() and len(commands) < BATCH_MAX:
                 commands.append(self._outbox.get_nowait())
-            receipts: list[Item] = []
+            receipts: list[Deliver] = []
             for command in commands:
-                if isinstance(command, Item):
+                if isinstance(command, Deliver):
                     receipts.append(command)
                 else:
                     await self._settle(receipts)
@@ -218,7 +217,7 @@ class Courier:
             for _ in commands:
                 self._outbox.task_done()
 
-    async def _settle(self, items: list[Item]) -> None:
+    async def _settle(self, items: list[Deliver]) -> None:
         sent: list[Settling] = []
         for item in items:
             assert isinstance(item.event, Receipt)

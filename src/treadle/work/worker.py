@@ -24,8 +24,8 @@ from typing import TYPE_CHECKING, Any, Final, Protocol, TypeVar
 from treadle.bus.protocol import DEFAULT_POOL, OTHERS, RESIDENT, NearSide
 from treadle.kernel.errors import EngineStopped, TreadleError
 from treadle.kernel.model import Receipt
-from treadle.runtime.commands import LATE, Command, FrameSent
-from treadle.runtime.ports import Item, Work
+from treadle.runtime.commands import LATE, Command, Deliver, FrameSent
+from treadle.runtime.ports import Work
 
 from . import at_hand
 from .job import Done, Performer, StaysOpen, Threaded, is_revoked
@@ -60,7 +60,7 @@ class CoreDoor(Protocol):
 
     def fetch_blob(self, digest: str) -> bytes: ...
 
-    def turn_with(self, item: Item) -> bool:
+    def turn_with(self, item: Deliver) -> bool:
         """Turns the core with a receipt on the calling thread, if it is idle; False if it is not."""
         ...
 
@@ -311,7 +311,7 @@ class Worker:
 
     async def _run(self, work: Work) -> None:
         job = WorkerJob(self, work, threaded=False)
-        item: Item | None = None
+        item: Deliver | None = None
         try:
             try:
                 if work.dialect not in self.performers.ready:
@@ -382,7 +382,7 @@ class Worker:
             self.bus.done(work.intent.id)
             self._hand_in(item)
 
-    def _hand_in(self, item: Item) -> None:
+    def _hand_in(self, item: Deliver) -> None:
         """Gives a receipt to the core. If this was all there was to do, the core is turned right here,
         and the work that follows is done by this thread too."""
         if not self._stopping and not self._tasks and self.bus.is_idle(FUNCTIONS):
@@ -446,8 +446,8 @@ class Worker:
 
     # --- both ---
 
-    async def _traced(self, job: WorkerJob, span: WorkSpan) -> Item | None:
-        item: Item | None = None
+    async def _traced(self, job: WorkerJob, span: WorkSpan) -> Deliver | None:
+        item: Deliver | None = None
         try:
             item = await self._perform(job)
         finally:
@@ -455,7 +455,7 @@ class Worker:
             span.end(receipt if isinstance(receipt, Receipt) else None)
         return item
 
-    async def _perform(self, job: WorkerJob) -> Item | None:
+    async def _perform(self, job: WorkerJob) -> Deliver | None:
         row = self.performers[job.dialect, job.intent.kind]
         if row is None:
             return self._stays_open(job, f"nothing is registered for {job.intent.kind!r}")
@@ -470,7 +470,7 @@ class Worker:
         except Exception as error:
             return failed(job, error)
 
-    def _stays_open(self, job: WorkerJob, why: str) -> Item | None:
+    def _stays_open(self, job: WorkerJob, why: str) -> Deliver | None:
         self.unknown[job.intent.id] = why
         self.bus.decline(job.intent.id, RESIDENT, why)
         log.warning("%s: %s (%s) stays open: %s", job.run, job.intent.kind, job.intent.name, why)
@@ -485,12 +485,12 @@ def _join(threads: list[threading.Thread], limit_s: float) -> None:
         thread.join(max(0.0, until - time.monotonic()))
 
 
-def _drive(work: Coroutine[Any, Any, Item | None]) -> Item | None:
+def _drive(work: Coroutine[Any, Any, Deliver | None]) -> Deliver | None:
     """Runs a coroutine that never suspends."""
     try:
         work.send(None)
     except StopIteration as stop:
-        found: Item | None = stop.value
+        found: Deliver | None = stop.value
         return found
     work.close()
     raise RuntimeError("work that was declared never to wait did wait")

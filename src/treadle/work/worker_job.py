@@ -23,8 +23,8 @@ from treadle.kernel.model import Receipt, put_away
 from treadle.kernel.tracing import OPTION
 from treadle.kernel.values import Value, copied, decode_trusted, encode, to_value
 from treadle.lang.handed import check_written
-from treadle.runtime.commands import CheckpointSaved, FrameSent, Progress
-from treadle.runtime.ports import Item, Work
+from treadle.runtime.commands import CheckpointSaved, Deliver, FrameSent, Progress
+from treadle.runtime.ports import Work
 from treadle.runtime.registry import Loaded
 
 from .job import Done, StaysOpen
@@ -236,7 +236,7 @@ class WorkerJob:
     def late(self) -> None:
         self._worker.late(self.run, self.intent.id)
 
-    def finish(self, done: Done) -> Item:
+    def finish(self, done: Done) -> Deliver:
         """The receipt: redacted, and by reference where it is large."""
         redactor = self._worker.vault.redactor
         told: list[dict[str, Any]] = []
@@ -272,10 +272,10 @@ class WorkerJob:
         row = self._worker.performers[self.dialect, self.intent.kind]
         if row is not None and row.signed:
             receipt = msgspec.structs.replace(receipt, signature=self._worker.core.sign(receipt))
-        return Item(self.run, receipt, blobs=self._unsaved() if self._blobs else {})
+        return Deliver(self.run, receipt, blobs=self._unsaved() if self._blobs else {})
 
 
-def failed(job: WorkerJob, error: BaseException) -> Item:
+def failed(job: WorkerJob, error: BaseException) -> Deliver:
     """The receipt for what a performer raised. It must be possible to write one, whatever that was."""
     try:
         # Not `exc_info`: a traceback may quote a secret.
@@ -286,7 +286,7 @@ def failed(job: WorkerJob, error: BaseException) -> Item:
     except BaseException as second:
         message = f"{type(error).__name__}, and then {type(second).__name__} while that was written down"
         bare = TreadleError(message, code="PERFORMER_FAILED")
-        return Item(job.run, Receipt(intent=job.intent.id, status="error", error=bare.to_value()))
+        return Deliver(job.run, Receipt(intent=job.intent.id, status="error", error=bare.to_value()))
 
 
 def _writable(error: dict[str, Any]) -> Value:

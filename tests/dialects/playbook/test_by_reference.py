@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.backdoor import change
 
 from treadle import Engine
 from treadle.kernel.model import is_reference
@@ -235,7 +236,7 @@ async def test_replay_says_which_stored_payload_is_gone(tmp_path: Path) -> None:
         run = await engine.start(definition, id="one")
         await run.settled(timeout=20)
         checksum = (await run.show())["state"]["ctx"]["big"]["checksum"]
-        await engine.write(lambda core: core.store.sweep(expired=[(run_no(core), checksum)]))
+        await change(engine, lambda desk: desk.store.sweep(expired=[(run_no(desk), checksum)]))
         found = await engine.replay("one")
         assert found["equal"] is None
         assert checksum in found["error"]["message"]

@@ -582,7 +582,7 @@ async def test_a_timed_out_call_is_cancelled(engine: Engine, clock: VirtualClock
     run = await engine.start("wf")
     await asyncio.wait_for(started.wait(), 10)
     clock._now_ns += 2 * 10**9
-    await engine.write(lambda core: None)
+    await engine.look(lambda view: None)
     await asyncio.wait_for(answered.wait(), 10)
     gate.set()
     await clock.settle()

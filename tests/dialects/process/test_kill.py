@@ -128,7 +128,7 @@ async def answer(outside: Outside, engine: Engine, wait: dict[str, Any], run: st
         case "timer":
             # Only the time moves: `advance` of the test clock would wait for the calls at the gate.
             outside.now += 3600 * 10**9
-            await engine.write(lambda core: None)
+            await engine.look(lambda view: None)
         case kind:
             raise AssertionError(kind)
 

@@ -261,13 +261,13 @@ def test_a_snapshot_that_is_read_in_pages_is_of_one_moment():
     host, rounds = world._host, 0
     between = [Put(8, b"new"), Put(0, None), Put(9, b"late"), Put(3, b"x"), Put(3, b"old")]
     while True:
-        taken = host.change(lambda desk, ack: snapshots.page(desk, app, limit=2))
+        taken = host.change(lambda desk: snapshots.page(desk, app, limit=2))
         if taken["done"]:
             break
         rounds += 1
         if between:
             world.send(between.pop(0))
-        host.change(lambda desk, ack: desk.store.sweep(keep=snapshots.pinned(desk.store)))
+        host.change(lambda desk: desk.store.sweep(keep=snapshots.pinned(desk.store)))
     assert rounds == 5, "nine cells, two at a time"
     assert taken["roots"] == world.snapshot().roots
     found = CellIndex(snapshots.StoreBlobs(host.core.desk)).entries(taken["roots"]["t/held@1"])

@@ -27,6 +27,7 @@ from reactive_shop import (
     notes,
     order,
 )
+from tests.backdoor import change
 
 from treadle import Engine
 from treadle import reactive as rx
@@ -134,16 +135,17 @@ async def test_who_publishes_what_another_member_is_just_answering_gets_its_answ
     def two(state, event, ctx):
         return rx.Output(state)
 
-    post = cells.post
+    publish = cells.publish
 
-    def post_too_late(desk, app, made, submission, ack):
-        found = post(desk, app, made, submission, ack)
+    def publish_too_late(desk, app, asked):
+        found = publish(desk, app, asked)
+        monkeypatch.undo()
         with contextlib.closing(sqlite3.connect(tmp_path / "t.db")) as rival, rival:
             answer = encode({"runs": ["t/one@1/a", "t/two@1/a"]})
-            rival.execute("INSERT INTO submissions VALUES ('app:x', ?, 0, ?)", (submission, answer))
+            rival.execute("INSERT INTO submissions VALUES ('app:x', 's', 0, ?)", (answer,))
         return found
 
-    monkeypatch.setattr(cells, "post", post_too_late)
+    monkeypatch.setattr(cells, "publish", publish_too_late)
     engine = Engine(url(tmp_path))
     engine.deploy(rx.App("x", [one, two]))
     async with engine:
@@ -671,12 +673,12 @@ async def test_snapshots_are_pinned_by_content_and_survive_collection(tmp_path):
         (changed,) = await engine.applications.compare(first, second)
         assert (changed["key"], changed["after"]) == ("o-1", None)
         await engine.gc()
-        index = await engine.write(lambda desk: CellIndex(StoreBlobs(desk)))
-        kept = await engine.write(lambda core: {decode(e.key): e.size for e in index.entries(second)})
+        index = await change(engine, lambda desk: CellIndex(StoreBlobs(desk)))
+        kept = await change(engine, lambda desk: {decode(e.key): e.size for e in index.entries(second)})
         assert kept == {cell["key"]: cell["size"] for cell in await engine.cells(order)}
         assert len(kept) == 69
         with pytest.raises(BlobMissing):
-            await engine.write(lambda core: list(index.entries(first)))
+            await change(engine, lambda desk: list(index.entries(first)))
 
 
 @pytest.mark.at_home("a guest is a second process on one file")

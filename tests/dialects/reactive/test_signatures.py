@@ -15,8 +15,8 @@ from treadle import reactive as rx
 from treadle.host.signing import node_signer
 from treadle.kernel.model import Receipt
 from treadle.kernel.values import encode
+from treadle.runtime.commands import Deliver
 from treadle.runtime.messages import reply_from_bytes
-from treadle.runtime.ports import Item
 from treadle.store.open import open_sqlite
 
 
@@ -85,10 +85,10 @@ async def test_a_receipt_without_the_nodes_signature_settles_nothing(tmp_path: P
         other = node_signer(None)
         stranger = Receipt(intent=wait["id"], value={"text": "false"}, signature=other.sign(forged))
         for receipt in (forged, signed, stranger):
-            answer = await engine.ask(lambda ack, r=receipt: Item(run.id, r, ack=ack))
+            answer = await engine.ask(lambda ack, r=receipt: Deliver(run.id, r, ack=ack))
             assert answer["stale"] is True
         async with Engine(f"sqlite:///{store}", work=False) as guest:
-            answer = await guest.ask(lambda ack: Item(run.id, forged, ack=ack))
+            answer = await guest.ask(lambda ack: Deliver(run.id, forged, ack=ack))
             assert answer["stale"] is True, "nor if it comes from another process"
             for word in ("own", "notes"):
                 value = {

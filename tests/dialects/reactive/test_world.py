@@ -308,7 +308,7 @@ def test_an_event_that_was_routed_before_an_apply_is_decided_by_what_was_applied
     world.apply(app_v2())
     world.send(OrderCreated("a", 2))
     for items in late:
-        world._host.publish(app(), items, None)
+        world._host.publish(items, {})
     assert [record.manifest for record in world.journal(order_v2, "a")][-2:] == [app_v2().digest] * 2
     assert [record.kind for record in world.journal(order_v2, "a")].count("apply") == 1
     assert world.state(order_v2, "new").pc == "done", "the new version takes no money"

@@ -15,10 +15,11 @@ from treadle.host.thread import AGAIN, CoreThread, Turning
 from treadle.kernel.errors import StoreCorrupt, TreadleError
 from treadle.kernel.model import Receipt, Signal, Started
 from treadle.lang.definition import Definition
-from treadle.runtime.commands import Elsewhere, NoOperations
+from treadle.runtime.commands import Deliver, Elsewhere
 from treadle.runtime.core import Core
 from treadle.runtime.deploys import row_of
-from treadle.runtime.ports import Ack, Item, NewRun, News, SystemClock, Work
+from treadle.runtime.desk import NoOperations
+from treadle.runtime.ports import Ack, NewRun, News, SystemClock, Work
 from treadle.runtime.registry import Registry, machines_of
 from treadle.store.open import open_sqlite
 from treadle.store.protocol import Batch, Store
@@ -80,9 +81,9 @@ class House:
 
     def start(self, run: str, *lanes: list[dict[str, Any]]) -> None:
         event = Started(definition=DRILL.digest, input={"lanes": list(lanes)}, seed=b"s")
-        self.thread.submit(Item(run, event, create=NewRun("drill", "drill", "1.0.0", DRILL.digest)))
+        self.thread.submit(Deliver(run, event, create=NewRun("drill", "drill", "1.0.0", DRILL.digest)))
 
-    def turn_with(self, item: Item) -> bool:
+    def turn_with(self, item: Deliver) -> bool:
         """Comes with an event on the calling thread, as a worker does."""
         turning = self.thread.turning
         return turning is not None and turning.turn_with(item)
@@ -107,8 +108,8 @@ def until(condition: Callable[[], bool]) -> None:
         time.sleep(0.001)
 
 
-def receipt(work: Work) -> Item:
-    return Item(work.run, Receipt(intent=work.intent.id, value=work.intent.params.get("value")))
+def receipt(work: Work) -> Deliver:
+    return Deliver(work.run, Receipt(intent=work.intent.id, value=work.intent.params.get("value")))
 
 
 @pytest.fixture
@@ -177,10 +178,10 @@ def test_what_was_handed_in_before_the_end_is_finished(house: House) -> None:
     told: SimpleQueue[Any] = SimpleQueue()
     house.start("run", [{"do": "signal", "name": "go"}])
     signal = Signal(name="go", data={"token": 1})
-    house.thread.submit(Item("run", signal, ack=lambda value, error: told.put(error or value)))
+    house.thread.submit(Deliver("run", signal, ack=lambda value, error: told.put(error or value)))
     house.thread.stop()
     assert told.get(timeout=PATIENCE_S)["status"] == "completed"
-    assert not house.turn_with(Item("run", signal)), "a core that ends is not turned by others"
+    assert not house.turn_with(Deliver("run", signal)), "a core that ends is not turned by others"
 
 
 @pytest.mark.parametrize("has_work", [True, False])
@@ -192,7 +193,7 @@ def test_who_is_stopped_while_the_core_turns_does_not_sleep(house: House, has_wo
     turning = Turning(core, poll_s=PATIENCE_S, renew=lambda: turning.stop())
     if has_work:
         event = Started(definition=DRILL.digest, input={"lanes": [[]]}, seed=b"s")
-        core.submit(Item("run", event, create=NewRun("drill", "drill", "1.0.0", DRILL.digest)))
+        core.submit(Deliver("run", event, create=NewRun("drill", "drill", "1.0.0", DRILL.digest)))
     assert all(wait is AGAIN for wait in turning.steps())
     assert house.ended.qsize() == has_work
 
@@ -207,9 +208,9 @@ def test_while_workers_poll_the_cores_thread_sleeps_on_unless_something_is_left_
     tended: list[float] = []
     turning = Turning(core, poll_s=1.0, monotonic=lambda: now, tend=lambda: tended.append(now))
 
-    def starts(run: str, *lane: dict[str, Any]) -> Item:
+    def starts(run: str, *lane: dict[str, Any]) -> Deliver:
         event = Started(definition=DRILL.digest, input={"lanes": [list(lane)]}, seed=b"s")
-        return Item(run, event, create=NewRun("drill", "drill", "1.0.0", DRILL.digest))
+        return Deliver(run, event, create=NewRun("drill", "drill", "1.0.0", DRILL.digest))
 
     steps = turning.steps()
     assert (next(steps), polled) == (1.0, [0.0])
@@ -226,7 +227,7 @@ def test_while_workers_poll_the_cores_thread_sleeps_on_unless_something_is_left_
     wait_s = steps.send(None)
     assert wait_s == 1.0, "a time to wait for was left to it"
     now = 4.2
-    assert turning.turn_with(Item("a", Signal(name="go", data={"token": 1})))
+    assert turning.turn_with(Deliver("a", Signal(name="go", data={"token": 1})))
     turning.notice()
     assert steps.send(None) == 1.0, "something is there for it"
     assert polled[-1] == 4.2

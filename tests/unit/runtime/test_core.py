@@ -28,25 +28,16 @@ from treadle.kernel.values import decode, encode
 from treadle.lang.definition import Definition
 from treadle.runtime import tasks
 from treadle.runtime.ahead import Eager
-from treadle.runtime.commands import (
-    LATE,
-    CheckpointSaved,
-    Elsewhere,
-    FrameSent,
-    Handing,
-    NoOperations,
-    Operate,
-    Operations,
-    Write,
-)
+from treadle.runtime.commands import LATE, CheckpointSaved, Deliver, Elsewhere, FrameSent, Inspect, Operate
 from treadle.runtime.core import RETRY_AFTER_NS, WARN_EVERY, Core
 from treadle.runtime.deploys import row_of
-from treadle.runtime.desk import Desk
+from treadle.runtime.desk import Desk, Handing, NoOperations, Operations, OwnChange
 from treadle.runtime.fetching import Beside, at_once
 from treadle.runtime.hot import BlobCache, load_state
 from treadle.runtime.messages import message_to_bytes
 from treadle.runtime.meter import CoreMeter
-from treadle.runtime.ports import Ack, Item, NewRun, News, Work
+from treadle.runtime.ports import Ack, NewRun, News, Work
+from treadle.runtime.recovery import OFFER
 from treadle.runtime.registry import Registry, machines_of
 from treadle.store.open import open_sqlite
 from treadle.store.protocol import Batch, VersionRow
@@ -81,6 +72,9 @@ class TaskOperations(NoOperations):
 
     def only_hands_on(self, asked: Operate) -> bool:
         return tasks.only_hands_on(asked)
+
+    def recheck(self, desk: Desk, asked: Operate) -> None:
+        tasks.recheck(desk, asked)
 
 
 class Bench:
@@ -164,8 +158,8 @@ class Bench:
 
         return ack
 
-    def item(self, run: str, event: Any, *, ack: str | None = None, **more: Any) -> Item:
-        return Item(run, event, ack=self.ack(ack) if ack else None, **more)
+    def item(self, run: str, event: Any, *, ack: str | None = None, **more: Any) -> Deliver:
+        return Deliver(run, event, ack=self.ack(ack) if ack else None, **more)
 
     def start(
         self,
@@ -189,7 +183,7 @@ class Bench:
     def finish(self, *works: Work) -> None:
         for work in works or tuple(self.works):
             self.core.submit(
-                Item(work.run, Receipt(intent=work.intent.id, value=work.intent.params["value"]))
+                Deliver(work.run, Receipt(intent=work.intent.id, value=work.intent.params["value"]))
             )
 
     def status(self, run: str) -> str:
@@ -310,7 +304,7 @@ def test_what_the_engine_asks_of_itself_is_tried_again() -> None:
     (offered,) = bench.works
     bench.works.clear()
     bench.store.failing.append(StoreFull("no room"))
-    bench.core.submit(Write(lambda desk: desk.offer_again(["r"]), None))
+    bench.core.submit(Operate("r", OFFER, {"runs": ["r"]}))
     bench.settle()
     assert bench.works == [offered]
 
@@ -354,9 +348,9 @@ def test_a_refused_change_does_not_lose_recovered_work_or_other_answers() -> Non
     def refuse(desk: Desk) -> None:
         raise TreadleError("no", code="NO")
 
-    again.core.submit(Write(lambda desk: "fine", again.ack("first")))
-    again.core.submit(Write(refuse, again.ack("second")))
-    again.core.submit(Write(lambda desk: 1 / 0, again.ack("third")))
+    again.core.change(OwnChange(lambda desk: "fine", again.ack("first")))
+    again.core.change(OwnChange(refuse, again.ack("second")))
+    again.core.change(OwnChange(lambda desk: 1 / 0, again.ack("third")))
     again.settle()
     assert again.answers["first"] == "fine"
     assert again.answers["second"].code == "NO"
@@ -680,7 +674,7 @@ def test_a_step_that_fails_after_frames_in_the_same_commit_keeps_the_numbers_apa
     intent = bench.works[0].intent.id
     bench.core.submit(FrameSent("run", intent, 1, "progress", {}))
     for _ in range(2):
-        bench.core.submit(Item("run", Receipt(intent=intent, value=1)))
+        bench.core.submit(Deliver("run", Receipt(intent=intent, value=1)))
     bench.settle()
     assert bench.status("run") == "failed"
     numbers = [no for no, _, _ in bench.real.frames(1)]
@@ -702,7 +696,7 @@ def test_what_work_said_is_decided_before_its_receipt_also_in_a_run_that_is_not_
     again = bench.reborn(machine=HeedingMachine())
     for number in (1, 2):
         again.core.submit(FrameSent("run", intent, number, "said", {}))
-    again.core.submit(Item("run", Receipt(intent=intent, value=1)))
+    again.core.submit(Deliver("run", Receipt(intent=intent, value=1)))
     again.settle()
     assert again.kinds("run") == ["started", "frame", "frame", "receipt"]
     assert again.status("run") == "completed"
@@ -717,7 +711,7 @@ def test_a_task_that_is_completed_lets_no_receipt_overtake_the_frame_before_it()
     intent = bench.works[-1].intent.id
     done = tasks.Operation(name="complete", task=task.id, actor=tasks.Actor("ann", ("admin",)))
     bench.core.submit(FrameSent("busy", intent, 1, "said", {}))
-    bench.core.submit(Item("busy", Receipt(intent=intent, value=1)))
+    bench.core.submit(Deliver("busy", Receipt(intent=intent, value=1)))
     bench.core.submit(Operate("asked", tasks.KIND, done.to_value(), bench.ack("complete")))
     bench.settle()
     assert {bench.status("asked"), bench.status("busy")} == {"completed"}
@@ -788,7 +782,7 @@ def test_every_ack_is_called_once() -> None:
     """A storm of commits that fail: each caller is told, and told once (`Bench.ack` checks it)."""
     bench = Bench(limits=Limits(batch_records=2))
     chance = random.Random(7)
-    make: list[Callable[[int], Item]] = [
+    make: list[Callable[[int], Deliver]] = [
         lambda n: bench.item("run-0", Signal(name="x", data=n), ack=f"signal {n}"),
         lambda n: bench.item("ghost", Signal(name="x"), ack=f"ghost {n}"),
         lambda n: bench.item(
@@ -819,7 +813,7 @@ def test_commands_may_be_taken_from_two_threads_at_once() -> None:
         while not over.is_set():
             taken += bench.core.wait(0) is not None
 
-    over, noisy = Event(), Write(lambda desk: None, None)
+    over, noisy = Event(), Inspect(lambda view: None, lambda value, error: None)
     other = Thread(target=waiter)
     usual = sys.getswitchinterval()
     sys.setswitchinterval(0.00001)  # else a crowded machine may let the other run at no moment that counts

@@ -9,8 +9,9 @@ from treadle.kernel.errors import TreadleError
 from treadle.kernel.machine import Machine
 from treadle.kernel.model import Signal, Started
 from treadle.lang.definition import Definition
-from treadle.runtime.commands import FrameSent, Handing, NoOperations, Operate
+from treadle.runtime.commands import FrameSent, Operate
 from treadle.runtime.deploys import row_of
+from treadle.runtime.desk import Handing, NoOperations
 from treadle.runtime.fetching import NotAtHand
 from treadle.runtime.messages import message_to_bytes
 from treadle.runtime.ports import NewRun

@@ -11,11 +11,10 @@ import pytest
 from treadle.engine import Engine
 from treadle.kernel.errors import TreadleError
 from treadle.kernel.model import Signal
-from treadle.runtime.commands import CheckpointSaved, FrameSent, Write
-from treadle.runtime.desk import Desk
+from treadle.runtime.commands import CheckpointSaved, Deliver, FrameSent
+from treadle.runtime.desk import Desk, OwnChange
 from treadle.runtime.effects import Effects
 from treadle.runtime.messages import message_to_bytes, reply_from_bytes
-from treadle.runtime.ports import Item
 from treadle.store.protocol import Batch
 from treadle.testing import toy
 
@@ -69,7 +68,7 @@ def test_of_several_commands_in_one_commit_the_wrong_one_is_refused() -> None:
 def test_a_bug_in_what_follows_a_step_stops_one_run_only(monkeypatch: pytest.MonkeyPatch) -> None:
     apply = Effects.apply
 
-    def broken(effects: Effects, hot: Any, step: Any, item: Item) -> None:
+    def broken(effects: Effects, hot: Any, step: Any, item: Deliver) -> None:
         if hot.state.id == "bad":
             raise AttributeError("a bug")
         apply(effects, hot, step, item)
@@ -99,7 +98,7 @@ def test_a_message_that_cannot_be_dealt_with_is_not_read_for_ever() -> None:
     bench.start("bad", [awaits()])
     bench.settle()
     bench.poison = {"bad"}
-    bench.real.post([("guest:1", message_to_bytes(Item("bad", Signal(name="go"))))])
+    bench.real.post([("guest:1", message_to_bytes(Deliver("bad", Signal(name="go"))))])
     bench.core._intake.look()
     bench.start("good", [work()])
     bench.settle()
@@ -130,8 +129,8 @@ def test_progress_and_changes_that_cannot_be_stored_are_turned_away() -> None:
         desk.batch.checkpoints["x"] = (row.no, b"")
         return "done"
 
-    bench.core.submit(Write(change, bench.ack("write")))
-    bench.core.submit(Write(lambda desk: "done", bench.ack("other")))
+    bench.core.change(OwnChange(change, bench.ack("write")))
+    bench.core.change(OwnChange(lambda desk: "done", bench.ack("other")))
     bench.settle()
     assert isinstance(bench.answers["write"], TreadleError)
     assert bench.answers["other"] == "done"
@@ -139,9 +138,9 @@ def test_progress_and_changes_that_cannot_be_stored_are_turned_away() -> None:
 
 def test_what_cannot_even_be_taken_in_is_turned_away() -> None:
     bench = Bench()
-    bench.core.submit(Item([], Signal(name="go"), ack=bench.ack("list")))  # type: ignore[arg-type]
-    bench.core.submit(Item(5, Signal(name="go"), ack=bench.ack("int")))  # type: ignore[arg-type]
-    bench.core.submit(Item("r", Signal(name="go"), ack=bench.ack("blobs"), blobs=None))  # type: ignore[arg-type]
+    bench.core.submit(Deliver([], Signal(name="go"), ack=bench.ack("list")))  # type: ignore[arg-type]
+    bench.core.submit(Deliver(5, Signal(name="go"), ack=bench.ack("int")))  # type: ignore[arg-type]
+    bench.core.submit(Deliver("r", Signal(name="go"), ack=bench.ack("blobs"), blobs=None))  # type: ignore[arg-type]
     bench.core.submit(FrameSent([], "i", 1, "t", {}))  # type: ignore[arg-type]
     bench.start("good", [work()])
     bench.settle()

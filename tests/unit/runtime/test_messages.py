@@ -5,21 +5,36 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from treadle.kernel.errors import InputInvalid, NotWaiting, StoreFull, TreadleError, VersionMismatch
 from treadle.kernel.limits import Limits
-from treadle.kernel.model import Cancel, Continue, Frame, Patch, Receipt, Retry, Signal, Started
+from treadle.kernel.model import (
+    Cancel,
+    Continue,
+    Domain,
+    Frame,
+    Patch,
+    Receipt,
+    Reset,
+    Retry,
+    Signal,
+    Started,
+)
 from treadle.kernel.values import digest_bytes, encode
-from treadle.runtime import collecting, tasks
-from treadle.runtime.commands import Operate, Write
-from treadle.runtime.desk import Desk
+from treadle.runtime import collecting, messages, payloads, tasks, traced
+from treadle.runtime.audit import AuditEntry
+from treadle.runtime.commands import Deliver, Inspect, Operate, Own, Sent
+from treadle.runtime.desk import Desk, OwnChange
 from treadle.runtime.messages import (
     message_from_bytes,
     message_to_bytes,
     reply_from_bytes,
     reply_to_bytes,
 )
-from treadle.runtime.ports import Item, NewRun, Own
+from treadle.runtime.ports import NewRun
+from treadle.runtime.recovery import offers
+from treadle.runtime.shards import Held
 from treadle.store.protocol import Batch
 
 from .test_core import Bench, awaits, work
@@ -27,29 +42,99 @@ from .test_core import Bench, awaits, work
 HOUR_NS = 3_600 * 10**9
 PAYLOAD = b"a payload"
 
-COMMANDS: list[Item | Operate] = [
-    Item(
+ENTRY = AuditEntry("ann", "run.signal", "r", token="t-1", server="s", request="q")
+
+COMMANDS: list[Deliver | Operate] = [
+    Deliver(
         "r",
         Started(definition="sha256:1", input={"a": [1, b"x"]}, seed=b"s"),
         create=NewRun("toy", "flow", None, "sha256:1", {"k": 1}),
         blobs={digest_bytes(PAYLOAD): PAYLOAD},
     ),
-    Item("r", Signal(name="go", data=1, key="k"), submission=("run:r", "signal:k"), expected_version=3),
-    Item("r", Cancel(reason="enough")),
-    Item("r", Patch(data={"a": None}, by="ann")),
-    Item("r", Retry(how={"from": "x"})),
-    Item("r", Receipt(intent="i", status="error", error={"code": "X"}, signature=b"mine")),
-    Operate("r", "task", {"name": "claim", "task": "t"}),
+    Deliver("r", Signal(name="go", data=1, key="k"), submission=("run:r", "signal:k"), expected_version=3),
+    Deliver("r", Signal(name="go"), entry=ENTRY),
+    Deliver("r", Cancel(reason="enough")),
+    Deliver("r", Patch(data={"a": None}, by="ann")),
+    Deliver("r", Retry(how={"from": "x"})),
+    Deliver("r", Reset(by="ann")),
+    Deliver("cell", Domain(schema="s", value={"a": 1}, submission="k")),
+    Deliver("r", Receipt(intent="i", status="error", error={"code": "X"}, signature=b"mine")),
+    Operate("r", "task", {"name": "claim", "task": "t"}, entry=ENTRY),
     Operate("", "deploy", {}),
+    Operate("", payloads.KEEP, {"digest": digest_bytes(PAYLOAD), "payload": PAYLOAD}),
+    Operate("r", "deadletter", {"op": "keep", "id": "l", "row": {"run": "r", "sample": "…"}}),
+    Operate("", traced.KIND, {"marks": [["s", 1, 2]]}),
+    *offers(["r", "q"], Held(1, [0])),
+    Operate("app", "publish", {"app": "app", "schema": "s", "value": {"a": [b"x"]}, "submission": None}),
 ]
 
 
-@pytest.mark.parametrize("command", COMMANDS, ids=lambda c: type(getattr(c, "event", c)).__name__)
-def test_a_command_is_the_same_on_the_other_side(command: Item | Operate) -> None:
+@pytest.mark.parametrize("command", COMMANDS, ids=lambda c: getattr(c, "name", type(c).__name__))
+def test_a_command_is_the_same_on_the_other_side(command: Deliver | Operate) -> None:
     found = message_from_bytes(message_to_bytes(command), "guest:1")
-    assert found.inbox == "guest:1"
-    assert message_to_bytes(found) == message_to_bytes(command)
     assert type(found) is type(command)
+    assert found == replace(command, inbox="guest:1"), "and nothing else of it is set"
+    assert message_to_bytes(found) == message_to_bytes(command)
+
+
+def test_every_event_from_outside_and_every_field_of_what_is_sent_is_among_them() -> None:
+    events = {type(command.event) for command in COMMANDS if isinstance(command, Deliver)}
+    assert events == set(messages._FROM_OUTSIDE)
+    said = {
+        name
+        for command in COMMANDS
+        if isinstance(command, Deliver)
+        for name in Sent.__struct_fields__
+        if getattr(command, name) != getattr(Deliver("", None), name)
+    }
+    assert said == set(Sent.__struct_fields__) - {"reply"}, "where to report is between runs alone"
+
+
+# What a command is besides what is sent: of the process that has it.
+OF_THE_PROCESS = {*Deliver.__struct_fields__, *Operate.__struct_fields__, "own", "provided"} - {
+    *Sent.__struct_fields__,
+    *("home", "name", "body"),
+}
+
+
+def test_bytes_have_room_for_what_is_sent_and_for_nothing_else() -> None:
+    assert set(messages._Delivery.__struct_fields__) == set(Sent.__struct_fields__)
+    assert {"ack", "inbox", "derived", "message", "asked", "fetched"} < OF_THE_PROCESS
+    for name in sorted(OF_THE_PROCESS):
+        for value in (True, None, "guest:2", ["x"]):
+            for said in ({**SIGNAL, name: value}, {"operate": {"name": "x", "body": {}, name: value}}):
+                for key in ("guest:1", "end:i:1"):
+                    with pytest.raises(TreadleError):
+                        message_from_bytes(encode(said), key)
+
+
+def test_a_message_cannot_say_that_its_sender_need_not_be_checked() -> None:
+    """Neither under a name of the engine's own, nor by an event that the engine says itself."""
+    entry = {"user": "treadle:core", "action": "run.signal"}
+    for said in (
+        {**SIGNAL, "entry": entry},
+        {**SIGNAL, "entry": {**entry, "user": "ann", "trusted": True}},
+        {"operate": {"name": "x", "body": {}, "entry": entry}},
+        {"run": "r", "event": {"kind": "receipt", "intent": "i", "verified": True}},
+        {"run": "r", "event": {"kind": "started", "definition": "d", "seed": b"s", "place": "held"}},
+    ):
+        with pytest.raises(TreadleError):
+            message_from_bytes(encode(said), "guest:1")
+
+
+def test_a_change_is_no_command_and_a_question_changes_nothing() -> None:
+    bench = Bench()
+    before = len(bench.store.batches)
+    bench.core.submit(OwnChange(lambda desk: desk.diagnose("", "x", {}), bench.ack("change")))  # type: ignore[arg-type]
+    bench.core.submit(Inspect(lambda view: view.store.run("none"), bench.ack("question")))
+    bench.core.submit(Inspect(lambda view: view.batch, bench.ack("too far")))  # type: ignore[attr-defined]
+    bench.settle()
+    assert isinstance(bench.answers["change"], TreadleError), (
+        "what the core asks of itself cannot be handed in"
+    )
+    assert bench.answers["question"] is None
+    assert isinstance(bench.answers["too far"], TreadleError), "who looks sees no commit"
+    assert len(bench.store.batches) == before, "nothing was committed"
 
 
 SIGNAL: dict[str, Any] = {"run": "r", "event": {"kind": "signal", "name": "go"}}
@@ -112,9 +197,9 @@ def test_what_the_engine_tells_a_run_by_itself_cannot_be_handed_in() -> None:
 @pytest.mark.parametrize("event", [Continue(more=1), Frame(intent="i", seq=1)], ids=lambda e: e.kind)
 def test_messages_between_runs_are_read_by_their_own_rules(event: Any) -> None:
     """The limits are for other processes: a run's own message may say what only the engine says."""
-    body = message_to_bytes(Item("r", event, reply=("p", "i")))
+    body = message_to_bytes(Deliver("r", event, reply=("p", "i")))
     found = message_from_bytes(body, "end:i:1")
-    assert isinstance(found, Item)
+    assert isinstance(found, Deliver)
     assert (found.event, found.reply) == (event, ("p", "i"))
 
 
@@ -123,7 +208,7 @@ def test_the_rows_of_0_1_0_are_read() -> None:
     assert message_from_bytes(operation, "guest:1") == Operate("", "task", {"task": "t"}, inbox="guest:1")
     event = encode({"run": "r", "event": {"kind": "signal", "name": "go"}, "submission": ["run:r", "k"]})
     found = message_from_bytes(event, "guest:2")
-    assert isinstance(found, Item)
+    assert isinstance(found, Deliver)
     assert (found.event, found.submission) == (Signal(name="go"), ("run:r", "k"))
 
 
@@ -149,7 +234,7 @@ def completion(task: str, **more: Any) -> Operate:
     return Operate("run", "task", done.to_value())
 
 
-def asked(bench: Bench, *commands: Item | Operate) -> dict[str, Any]:
+def asked(bench: Bench, *commands: Deliver | Operate) -> dict[str, Any]:
     """Posts commands as guests do, lets the core decide, and reads their answers."""
     keys = [f"guest:{number}" for number in range(len(commands))]
     bench.real.post([(key, message_to_bytes(c)) for key, c in zip(keys, commands, strict=True)])
@@ -188,7 +273,7 @@ def test_a_commit_that_fails_takes_its_answers_with_it(failures: int) -> None:
     (task,) = bench.real.tasks()
     bench.store.failing = [StoreFull() for _ in range(failures)]
     found = asked(
-        bench, completion(task.id), Item("run", Signal(name="other")), Item("nobody", Signal(name="go"))
+        bench, completion(task.id), Deliver("run", Signal(name="other")), Deliver("nobody", Signal(name="go"))
     )
     assert found["guest:0"]["run"] == "run"
     assert found["guest:1"]["run"] == "run"
@@ -211,7 +296,7 @@ def test_a_caller_here_is_told_when_the_commit_of_its_refusal_fails() -> None:
     claim = tasks.Operation(name="claim", task="none", actor=tasks.Actor("ann", ("admin",)))
     bench.store.failing = [StoreFull()]
     bench.core.submit(Operate("", "task", claim.to_value(), bench.ack("claim")))
-    bench.core.submit(Item("nobody", Signal(name="x"), ack=bench.ack("signal")))
+    bench.core.submit(Deliver("nobody", Signal(name="x"), ack=bench.ack("signal")))
     bench.settle()
     assert bench.answers["claim"].code in ("STORE_FULL", "TASK_NOT_FOUND")
     assert isinstance(bench.answers["signal"], TreadleError)
@@ -225,7 +310,7 @@ async def test_answers_that_nobody_comes_for_go_by_their_age() -> None:
 
     async def operate(name: str, body: dict[str, Any], *, home: str = "") -> Any:
         bench.answers.pop("write", None)
-        bench.core.submit(Write(lambda desk: collecting.perform(desk, body), bench.ack("write")))
+        bench.core.change(OwnChange(lambda desk: collecting.perform(desk, body), bench.ack("write")))
         bench.settle()
         return bench.answers["write"]
 
@@ -241,17 +326,17 @@ def test_a_run_that_is_collected_is_not_brought_back_by_what_comes_late() -> Non
     bench.start("run", [work()])
     bench.settle()
     receipt = Receipt(intent=bench.works[0].intent.id, value=1)
-    bench.core.submit(Item("run", receipt))
+    bench.core.submit(Deliver("run", receipt))
     bench.settle()
-    bench.core.submit(
-        Write(
+    bench.core.change(
+        OwnChange(
             lambda desk: collecting.perform(desk, {"step": "runs", "now_ns": 2**62, "ruled": False}),
             bench.ack("gc"),
         )
     )
-    bench.core.submit(Item("run", receipt, ack=bench.ack("late")))
+    bench.core.submit(Deliver("run", receipt, ack=bench.ack("late")))
     bench.settle()
-    bench.core.submit(Item("run", receipt, ack=bench.ack("later")))
+    bench.core.submit(Deliver("run", receipt, ack=bench.ack("later")))
     bench.settle()
     assert bench.answers["gc"] == 1
     assert bench.real.run("run") is None
@@ -272,7 +357,7 @@ def test_a_message_that_somebody_waits_for_is_decided_although_a_commit_fails_me
             item.derived = True
             desk.post(item)
 
-    bench.core.submit(Write(tell, None))
+    bench.core.change(OwnChange(tell, None))
     while not bench.real.has_message("tell:c"):
         bench.core.turn()
     bench.store.failing = [StoreFull(), StoreFull()]

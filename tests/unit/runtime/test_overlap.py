@@ -9,9 +9,8 @@ from treadle.kernel.errors import StoreFull, TreadleError
 from treadle.kernel.limits import Limits
 from treadle.kernel.model import Receipt, Signal
 from treadle.kernel.values import decode
-from treadle.runtime.commands import FrameSent
+from treadle.runtime.commands import Deliver, FrameSent
 from treadle.runtime.core import OVERLAPS_MAX, RETRY_AFTER_NS
-from treadle.runtime.ports import Item
 from treadle.runtime.staging import Staged
 from treadle.store.protocol import Batch
 from treadle.store.sql import SqlStore
@@ -109,7 +108,7 @@ def test_a_receipt_that_comes_while_a_commit_is_made_durable_does_not_overtake_t
         if not heard:
             heard.append(intent)
             bench.core.submit(FrameSent("busy", intent, 1, "said", {}))
-            bench.core.submit(Item("busy", Receipt(intent=intent, value=1)))
+            bench.core.submit(Deliver("busy", Receipt(intent=intent, value=1)))
         return begin(batch)
 
     heard: list[str] = []
@@ -234,6 +233,6 @@ def test_a_run_that_a_commit_changes_is_read_again_once_it_has_left_memory() -> 
 
 def test_what_was_read_of_a_run_before_a_commit_changed_it_is_not_passed_on() -> None:
     """However it got into memory: an application's run, for one, is loaded for the events of its cells."""
-    staged = Staged(1, taken=[Item("changed", None)])
+    staged = Staged(1, taken=[Deliver("changed", None)])
     staged.expected.cold.update({"changed": None, "as it was": None})
     assert staged.unchanged().cold == {"as it was": None}

@@ -14,12 +14,12 @@ import pytest
 from treadle.kernel.errors import AppendConflict, OwnershipLost, StoreFull, TreadleError
 from treadle.kernel.limits import LIMITS, Limits
 from treadle.kernel.model import Patch, Signal, shard_of
-from treadle.runtime.commands import HANDED_ON, Elsewhere, Operate, Write
+from treadle.runtime.commands import Deliver, Elsewhere, Operate
 from treadle.runtime.core import CONFLICTS_MAX
 from treadle.runtime.deploys import row_of
-from treadle.runtime.desk import Desk
+from treadle.runtime.desk import HANDED_ON, Desk, OwnChange
 from treadle.runtime.messages import message_from_bytes
-from treadle.runtime.ports import Ack, Item
+from treadle.runtime.ports import Ack
 from treadle.runtime.staging import BLOCK
 from treadle.store.open import open_sqlite
 from treadle.store.protocol import GUEST, Batch, VersionRow
@@ -142,7 +142,7 @@ def test_a_message_to_a_run_elsewhere_is_a_row_of_the_senders_commit(sharded: Sh
     bench.settle()
     ((key, body),) = bench.real.inbox(10)
     message = message_from_bytes(body, key)
-    assert isinstance(message, Item)
+    assert isinstance(message, Deliver)
     assert (message.run, key.partition(":")[0]) == (cell, "deliver")
     assert bench.real.run(cell) is None
     bench.core._intake.look()
@@ -157,12 +157,12 @@ class Others:
 
     def __init__(self) -> None:
         self.awaited: list[tuple[str, Ack]] = []
-        self.forwarded: list[Item | Operate] = []
+        self.forwarded: list[Deliver | Operate] = []
 
     def await_replies(self, asked: list[tuple[str, Ack]]) -> None:
         self.awaited += asked
 
-    def forward(self, commands: list[Item | Operate]) -> None:
+    def forward(self, commands: list[Deliver | Operate]) -> None:
         self.forwarded += commands
 
 
@@ -206,7 +206,7 @@ def test_who_waits_for_a_message_whose_shard_is_lost_is_answered_by_its_next_own
             bench.start(on(shard), [awaits()])
         bench.settle()
         sharded.take(1)
-        bench.core.submit(Write(partial(tell_both, bench), None))
+        bench.core.change(OwnChange(partial(tell_both, bench), None))
         bench.settle()
         assert bench.answers["told 2"]["status"] == "completed", "there was room for one of them"
         assert "told 1" not in bench.answers
@@ -230,10 +230,10 @@ def test_an_operation_whose_event_goes_elsewhere_is_performed_there(tmp_path: Pa
         asked = Operate(on(1), "steer", {}, bench.ack("asked"))
 
         def perform(desk: Desk) -> object:
-            return bench.core.desk.hand_on(asked, Item(on(1), Patch(data={}, by="treadle:own")))
+            return bench.core.desk.hand_on(asked, Deliver(on(1), Patch(data={}, by="treadle:own")))
 
         bench.core.submit(bench.item(on(2), Signal(name="go"), ack="first"))
-        bench.core.submit(Write(perform, None))
+        bench.core.change(OwnChange(perform, None))
         bench.core.turn()
         assert bench.answers.keys() >= {"first"}, "there was room for one of them"
         assert "asked" not in bench.answers
@@ -248,7 +248,7 @@ def test_who_waits_here_for_a_message_is_told_once_and_leaves_no_row(tmp_path: P
         for shard in (1, 2):
             bench.start(on(shard), [awaits()])
         bench.settle()
-        bench.core.submit(Write(partial(tell_both, bench), None))
+        bench.core.change(OwnChange(partial(tell_both, bench), None))
         bench.settle()
         assert [bench.answers[f"told {shard}"]["status"] for shard in (1, 2)] == ["completed"] * 2
         assert bench.real.inbox(10) == []

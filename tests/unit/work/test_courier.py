@@ -9,7 +9,8 @@ from typing import Any
 from treadle.bus.local import LocalBus
 from treadle.bus.protocol import Handed, Settled, Settling, Taken
 from treadle.kernel.model import OpenIntent, Receipt
-from treadle.runtime.ports import Item, Work
+from treadle.runtime.commands import Deliver
+from treadle.runtime.ports import Work
 from treadle.testing.clock import VirtualClock
 from treadle.work.courier import Courier
 
@@ -57,7 +58,7 @@ async def test_while_a_receipt_is_on_its_way_there_is_room_but_not_for_ever_more
 
     def finish(number: int) -> None:
         near.done(f"i{number}")
-        courier.submit(Item("r", Receipt(intent=f"i{number}", status="ok", value=1)))
+        courier.submit(Deliver("r", Receipt(intent=f"i{number}", status="ok", value=1)))
 
     try:
         await until(lambda: far.given == 2, "as much as it can do")

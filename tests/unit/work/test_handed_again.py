@@ -6,8 +6,8 @@ import asyncio
 
 from treadle.bus.local import LocalBus
 from treadle.kernel.model import OpenIntent, Receipt
-from treadle.runtime.commands import Command
-from treadle.runtime.ports import Item, SystemClock, Work
+from treadle.runtime.commands import Command, Deliver
+from treadle.runtime.ports import SystemClock, Work
 from treadle.secrets.redact import Redactor
 from treadle.work.job import Done, Job
 from treadle.work.worker import Worker
@@ -25,7 +25,7 @@ class Door:
     def fetch_blob(self, digest: str) -> bytes:
         raise AssertionError("there are no blobs")
 
-    def turn_with(self, item: Item) -> bool:
+    def turn_with(self, item: Deliver) -> bool:
         return False
 
     def sign(self, receipt: Receipt) -> bytes:
@@ -76,7 +76,7 @@ async def test_work_that_comes_again_while_its_first_attempt_ends_is_done_afterw
         let_go.set()
         assert await asyncio.wait_for(begun.get(), 10) == 2
         item = await asyncio.wait_for(door.items.get(), 10)
-        assert isinstance(item, Item)
+        assert isinstance(item, Deliver)
         assert isinstance(item.event, Receipt)
         assert item.event.value == 2
     finally:

@@ -12,8 +12,8 @@ import pytest
 from treadle.bus.local import LocalBus
 from treadle.kernel.errors import DefinitionError
 from treadle.kernel.model import OpenIntent, Receipt
-from treadle.runtime.commands import FrameSent
-from treadle.runtime.ports import Item, SystemClock, Work
+from treadle.runtime.commands import Deliver, FrameSent
+from treadle.runtime.ports import SystemClock, Work
 from treadle.runtime.registry import Loaded
 from treadle.work.job import Done, Job
 from treadle.work.worker import Worker
@@ -91,7 +91,7 @@ async def house() -> AsyncIterator[House]:
 async def test_a_definition_is_loaded_once_for_all_jobs_that_wait_for_it(house: House) -> None:
     await house.all_wait()
     house.cold.go_on.set()
-    receipts = [item.event for item in await house.told(JOBS) if isinstance(item, Item)]
+    receipts = [item.event for item in await house.told(JOBS) if isinstance(item, Deliver)]
     assert [receipt.value for receipt in receipts if isinstance(receipt, Receipt)] == ["ready"] * JOBS
     assert house.cold.asked == ["sha256:0"], "hundreds come at once after a crash"
 

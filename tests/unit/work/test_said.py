@@ -13,8 +13,8 @@ import pytest
 from treadle import Engine
 from treadle.bus.local import LocalBus
 from treadle.kernel.model import OpenIntent
-from treadle.runtime.commands import CheckpointSaved, Command, FrameSent
-from treadle.runtime.ports import Item, SystemClock, Work
+from treadle.runtime.commands import CheckpointSaved, Command, Deliver, FrameSent
+from treadle.runtime.ports import SystemClock, Work
 from treadle.work.job import Done, Job
 from treadle.work.worker import Worker
 from treadle.work.worker_job import GATHERED_MAX
@@ -29,7 +29,7 @@ def told(command: Command) -> object:
         return command.type
     if isinstance(command, CheckpointSaved):
         return command.body
-    assert isinstance(command, Item)
+    assert isinstance(command, Deliver)
     return "receipt"
 
 

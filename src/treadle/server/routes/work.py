@@ -13,7 +13,7 @@ from treadle.bus.messages import handed_value
 from treadle.kernel.errors import TreadleError
 from treadle.kernel.values import Value, decode, decode_trusted, digest_bytes, encode
 from treadle.lang.duration import instant_text
-from treadle.runtime.desk import Desk
+from treadle.runtime import payloads
 from treadle.server import bodies, shapes
 from treadle.server.access import BLOBS, OPERATOR, VIEWER, WORKER
 from treadle.server.confiding import check_way, confide
@@ -190,9 +190,8 @@ async def put_blob(request: Request, digest: str) -> Any:
         decode(body)
     except TreadleError as error:
         raise RequestRefused("INPUT_INVALID", f"the payload is not canonical: {error.message}") from error
-
-    def keep(desk: Desk) -> None:
-        desk.batch.blobs[digest] = body
-
-    await engine_of(request).write(keep)
+    engine = engine_of(request)
+    # Decided by whoever is asked where that is possible: it may be large, and belongs to no run yet.
+    home = next((home for home in engine.homes() if engine.decides(home)), "")
+    await engine.operate(payloads.KEEP, {"digest": digest, "payload": body}, home=home)
     return {"digest": digest, "size": len(body)}

@@ -23,12 +23,12 @@ from treadle.kernel.errors import KernelBug, TreadleError, UnknownWorkflow
 from treadle.kernel.limits import Limits
 from treadle.kernel.model import OpenIntent
 from treadle.kernel.values import Value, decode_trusted, encode
-from treadle.runtime.commands import Command, Handing, Operate, Write
+from treadle.runtime.commands import Deliver, Operate
 from treadle.runtime.core import Core
-from treadle.runtime.desk import Desk
+from treadle.runtime.desk import Desk, Handing, OwnChange
 from treadle.runtime.hot import Hot
 from treadle.runtime.opened import split_ids
-from treadle.runtime.ports import Ack, Item, News, Work
+from treadle.runtime.ports import Ack, News, Work
 from treadle.runtime.registry import Known, Registry, machines_of
 from treadle.store.protocol import Batch, DefinitionRow, RunRow
 from treadle.store.sql import SqlStore
@@ -180,7 +180,7 @@ class WorldHost:
                 break
         return self.store.taken - before
 
-    def ask(self, item: Item) -> tuple[Any, TreadleError | None]:
+    def ask(self, item: Deliver) -> tuple[Any, TreadleError | None]:
         """Hands an event to the core and lets everything run; what was answered."""
         answers: list[tuple[Any, TreadleError | None]] = []
         item.ack = lambda value, error: answers.append((value, error))
@@ -189,13 +189,13 @@ class WorldHost:
         assert answers, f"{item.run} was not answered"
         return answers[0]
 
-    def change(self, change: Callable[[Desk, Ack], Any]) -> Any:
-        """Makes a change on the core; its value, or its error raised."""
-        return self._answer_to(lambda ack: Write(lambda desk: change(desk, ack), ack))
+    def change(self, change: Callable[[Desk], Any]) -> Any:
+        """Makes a change on the core, which is the host's own; its value, or its error raised."""
+        return self._answer_to(lambda ack: self.core.change(OwnChange(change, ack)))
 
-    def _answer_to(self, command: Callable[[Ack], Command]) -> Any:
+    def _answer_to(self, ask: Callable[[Ack], None]) -> Any:
         answers: list[tuple[Any, TreadleError | None]] = []
-        self.core.submit(command(lambda value, error: answers.append((value, error))))
+        ask(lambda value, error: answers.append((value, error)))
         self.run()
         value, error = answers[0]
         if error is not None:
@@ -204,16 +204,16 @@ class WorldHost:
 
     def operate(self, name: str, body: dict[str, Any]) -> Any:
         """Performs an operation; its value, or its error raised."""
-        return self._answer_to(lambda ack: Operate(body["app"], name, body, ack))
+        return self._answer_to(lambda ack: self.core.submit(Operate(body["app"], name, body, ack)))
 
-    def publish(self, app: App, items: list[Item], submission: str | None) -> None:
+    def publish(self, items: list[Deliver], publishing: dict[str, Value]) -> None:
         """Delivers an event to all who subscribe; the first refusal is raised once all have decided."""
         if len(items) == 1:
             _, error = self.ask(items[0])
             if error is not None:
                 raise error
             return
-        self.change(lambda desk, ack: apps.post(desk, app, items, submission, ack))
+        self.operate(apps.PUBLISH, publishing)
 
     def leave(self, messages: list[bytes]) -> None:
         """Leaves messages for the desk, to be read when it runs."""
@@ -230,11 +230,16 @@ class WorldHost:
                 return apps.apply(desk, current, self.app_of(asked.body["manifest"]), asked)
             case "govern":
                 return apps.govern(desk, current, asked.body["data"], asked)
+            case apps.PUBLISH:
+                return apps.publish(desk, current, asked)
             case _:
                 raise KernelBug(f"a world asks for no {asked.name}")
 
     def only_hands_on(self, asked: Operate) -> bool:
         return False  # what is applied is written down, and then handed on
+
+    def recheck(self, desk: Desk, asked: Operate) -> None:
+        """What was handed on stays so."""
 
     def pinned(self, desk: Desk) -> Iterator[str]:
         return snapshots.pinned(desk.store)
@@ -249,7 +254,7 @@ class WorldHost:
     def snapshot(self, app: App) -> Snapshot:
         """Roots of the cells as an engine takes them, and a cut of every run."""
 
-        def take(desk: Desk, ack: Ack) -> dict[str, Any]:
+        def take(desk: Desk) -> dict[str, Any]:
             taken = snapshots.take(desk, app)
             seqs: dict[str, int] = {}
             for row in apps.rows_of(desk.store, None):
@@ -281,7 +286,7 @@ class WorldHost:
             for root in cut["roots"].values()
             for blob in _reached(index, root)
         }
-        return int(self.change(lambda desk, ack: desk.store.sweep(keep=kept)))
+        return int(self.change(lambda desk: desk.store.sweep(keep=kept)))
 
     def last_shown(self, intent: str) -> int:
         """The number of the last frame of a workflow that takes no frames."""
@@ -293,10 +298,10 @@ class WorldHost:
     def keep(self, name: str, body: Value) -> None:
         """Writes a document of the world's own."""
         row = (WORLD, name, self._now_ns, encode(body))
-        self.change(lambda desk, ack: desk.batch.documents.append(row))
+        self.change(lambda desk: desk.batch.documents.append(row))
 
     def diagnose(self, run: str, code: str, **about: Value) -> None:
-        self.change(lambda desk, ack: desk.diagnose(run, code, about))
+        self.change(lambda desk: desk.diagnose(run, code, about))
 
     # --- looking -------------------------------------------------------------------------------------
 

@@ -28,10 +28,9 @@ from treadle.kernel.limits import HOT_RUNS_MAX
 from treadle.kernel.model import Frame, OpenIntent, Receipt, Reset
 from treadle.kernel.values import Value, encode, to_value
 from treadle.lang.duration import parse_duration
-from treadle.runtime.commands import FrameSent
+from treadle.runtime.commands import Deliver, FrameSent
 from treadle.runtime.hot import Hot
 from treadle.runtime.messages import message_to_bytes
-from treadle.runtime.ports import Item
 
 from . import journal, replaying
 from .host import WorldHost
@@ -87,7 +86,7 @@ class World:
             self._host.leave([message_to_bytes(item) for item in items])
             return deliveries
         self._host.run()  # what was queued before comes first
-        self._host.publish(self._app, items, submission_id)
+        self._host.publish(items, apps.publishing(self._app, schema, canonical, submission_id))
         return deliveries
 
     def run(self, turns: int | None = None) -> int:
@@ -151,7 +150,7 @@ class World:
             host.diagnose("", "receipt.unknown", intent=id)
             return "unknown"
         if id not in host.store.open:
-            host.ask(Item(host.row_of(id).id, Receipt(intent=id)))
+            host.ask(Deliver(host.row_of(id).id, Receipt(intent=id)))
             return "stale"
         hot, open_ = host.intent(id)
         effect = host.bound(hot, self._app).workflow.effects.get(open_.kind)
@@ -162,7 +161,7 @@ class World:
         else:
             error = value if isinstance(value, dict) else {"class": "transport", "message": str(value or "")}
             receipt = Receipt(intent=id, status=status, error=error, by=by)
-        host.ask(Item(hot.state.id, receipt))
+        host.ask(Deliver(hot.state.id, receipt))
         return "admitted"
 
     def _payload(self, hot: Hot, intent: OpenIntent, status: str, payload: Any) -> Value:
@@ -194,7 +193,7 @@ class World:
         seq = last + 1 if seq is None else seq
         if wanted:
             frame = Frame(intent=id, seq=seq, type=kind, value=to_value(value))
-            answer, _ = host.ask(Item(hot.state.id, frame))
+            answer, _ = host.ask(Deliver(hot.state.id, frame))
             return "dropped" if answer is not None and answer.get("stale") else "admitted"
         if seq != last + 1:
             code = "stream.gap" if seq > last else "stream.non_monotonic"
@@ -224,7 +223,7 @@ class World:
         id = self._run_id(wf, key)[1]
         if not self._exists(id):
             raise InputInvalid(f"there is no cell {id}")
-        _, error = self._host.ask(Item(id, Reset()))
+        _, error = self._host.ask(Deliver(id, Reset()))
         if error is not None:
             raise error
 

@@ -24,15 +24,14 @@ from treadle.runtime import core as core_module
 from treadle.runtime.admission import Admission
 from treadle.runtime.ahead import Ahead
 from treadle.runtime.changes import CoreDesk
-from treadle.runtime.commands import HANDED_ON, CheckpointSaved, Operate
+from treadle.runtime.commands import CheckpointSaved, Deliver, Operate
 from treadle.runtime.core import Core
-from treadle.runtime.desk import Desk
+from treadle.runtime.desk import HANDED_ON, Desk
 from treadle.runtime.hot import Hot
 from treadle.runtime.inbox import Inbox
 from treadle.runtime.intake import ProgressQueue
 from treadle.runtime.lines import Lines, _Tally
 from treadle.runtime.moving import Moves
-from treadle.runtime.ports import Item
 from treadle.runtime.publication import Aside, Publication
 from treadle.runtime.recovery import Recovery
 from treadle.runtime.staging import Answers, Staged, Staging
@@ -148,7 +147,7 @@ def answer_before_its_commit() -> Iterator[None]:
     """A guest is told as soon as its message is read; what it asked for is decided afterwards."""
     take = Core.take
 
-    def hasty(core: Core, command: Item | Operate) -> None:
+    def hasty(core: Core, command: Deliver | Operate) -> None:
         if command.inbox is not None and command.inbox.startswith(GUEST):
             home = command.home if isinstance(command, Operate) else command.run
             core.desk.answers.dispose(command.inbox, {"run": home, "seq": 1, "status": "running"}, None)
@@ -163,7 +162,7 @@ def answer_before_its_commit() -> Iterator[None]:
 def message_done_before_its_event() -> Iterator[None]:
     """An operation's message goes with its own commit, its event comes later: what 0.1.0 did."""
 
-    def split(desk: CoreDesk, operate: Operate, item: Item) -> object:
+    def split(desk: CoreDesk, operate: Operate, item: Deliver) -> object:
         item.ack = operate.ack
         if operate.inbox is not None:
             desk.answers.dispose(operate.inbox, {"run": item.run, "seq": 1, "status": "running"}, None)

@@ -13,9 +13,8 @@ from treadle.kernel.model import Receipt, Started
 from treadle.lang.definition import Definition
 from treadle.runtime import collecting, deploys, keeping
 from treadle.runtime.audit import AuditEntry
-from treadle.runtime.commands import CheckpointSaved, FrameSent, Operate
+from treadle.runtime.commands import CheckpointSaved, Deliver, FrameSent, Operate
 from treadle.runtime.messages import message_to_bytes, reply_from_bytes
-from treadle.runtime.ports import Item
 from treadle.runtime.registry import DefinitionFamily
 from treadle.runtime.tasks import OPEN, Actor, Operation
 from treadle.store.protocol import GUEST, Message
@@ -53,27 +52,27 @@ class Network:
             return (lease_ms + rng.randrange(2 * lease_ms)) * MS
         return rng.randrange(50 * MS)
 
-    def send(self, command: Item | FrameSent | CheckpointSaved, worker: SimProcess | None = None) -> None:
+    def send(self, command: Deliver | FrameSent | CheckpointSaved, worker: SimProcess | None = None) -> None:
         """`worker` is whose lease ends when the message reaches it; elsewhere the lease runs out."""
         world = self._world
         copies = 1
         if world.chance(world.faults.lost):
             copies = 0
-        elif world.chance(world.faults.duplicated) and isinstance(command, Item):
+        elif world.chance(world.faults.duplicated) and isinstance(command, Deliver):
             copies = 2
         for _ in range(copies):
             late = world.rng.randrange(5_000 * MS) if world.chance(world.faults.delayed) else 0
             world.after(late + world.rng.randrange(2 * MS), lambda: self._deliver(command, worker))
 
-    def _deliver(self, command: Item | FrameSent | CheckpointSaved, worker: SimProcess | None) -> None:
+    def _deliver(self, command: Deliver | FrameSent | CheckpointSaved, worker: SimProcess | None) -> None:
         # Progress goes to whoever has the run, and nowhere else: it may get lost.
-        owner = self._world.reach() if isinstance(command, Item) else self._world.holder(command.run)
+        owner = self._world.reach() if isinstance(command, Deliver) else self._world.holder(command.run)
         if owner is None:
             return
-        if isinstance(command, Item):
+        if isinstance(command, Deliver):
             # A copy: two deliveries must not share what the core writes into an item.
-            command = Item(command.run, command.event, blobs=dict(command.blobs))
-        if worker is not owner or not isinstance(command, Item):
+            command = Deliver(command.run, command.event, blobs=dict(command.blobs))
+        if worker is not owner or not isinstance(command, Deliver):
             owner.core.submit(command)
             return
         if isinstance(command.event, Receipt):
@@ -124,7 +123,7 @@ class Guest:
             self._fuse = None
         return True
 
-    def ask(self, key: str, command: Item | Operate, told: Told) -> None:
+    def ask(self, key: str, command: Deliver | Operate, told: Told) -> None:
         """Posts a command; calls back with its answer, if it lives to see one. PASSING: nothing was sent."""
         home = command.home if isinstance(command, Operate) else command.run
         if self._lives(lambda: self.store.post([Message(key, message_to_bytes(command), home)])):
@@ -196,7 +195,7 @@ class Clients:
                 item.ack = self._ack(asked, item.entry, world.turns.waits(owner, action.run))
                 owner.core.submit(item)
 
-    def _item(self, action: Action) -> Item:
+    def _item(self, action: Action) -> Deliver:
         item = action.item()
         item.entry = self._world.trail.entry_of("client", action.run, action.event)
         return item

@@ -15,8 +15,8 @@ from treadle.host.acting import stamped
 from treadle.kernel.errors import EngineStopped, TreadleError
 from treadle.kernel.model import Event
 from treadle.lang.definition import Definition, Dialect
-from treadle.runtime.commands import Command, Operate
-from treadle.runtime.ports import Ack, Item
+from treadle.runtime.commands import Command, Deliver, Operate
+from treadle.runtime.ports import Ack
 from treadle.store.protocol import Reads
 
 from .loop import SimLoop
@@ -87,7 +87,7 @@ class SimHouse:
         return await answer
 
     async def submit(self, run: str, event: Event, /) -> dict[str, Any]:
-        return dict(await self.ask(lambda ack: Item(run, event, ack=ack)))
+        return dict(await self.ask(lambda ack: Deliver(run, event, ack=ack)))
 
     async def operate(self, name: str, body: dict[str, Any], *, home: str = "") -> Any:
         return await self.ask(lambda ack: Operate(home, name, body, ack))

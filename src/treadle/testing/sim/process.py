@@ -17,10 +17,11 @@ from treadle.host.sharing import Sharing
 from treadle.host.thread import AGAIN, Turning
 from treadle.kernel.errors import CommitUnknown, ConnectionLost, TreadleError
 from treadle.runtime import collecting, deploys, keeping, schedules, tasks
-from treadle.runtime.commands import Handing, NoOperations, Operate, Write
+from treadle.runtime.commands import Deliver, Operate
 from treadle.runtime.core import Core
-from treadle.runtime.desk import Desk
-from treadle.runtime.ports import Ack, Item, News, Work
+from treadle.runtime.desk import Desk, Handing, NoOperations
+from treadle.runtime.ports import Ack, News, Work
+from treadle.runtime.recovery import offers
 from treadle.runtime.registry import Registry, machines_of
 from treadle.store.commits import Transaction, UnderWay
 from treadle.store.members import Membership
@@ -111,7 +112,7 @@ class SimProcess:
         # the middle of a step.
         self._amid: tuple[int, Callable[[], None]] | None = None
         self.busy = False
-        self._door: list[Item] = []
+        self._door: list[Deliver] = []
         self.bus = LocalBus(world, lease_ms=LEASE_MS, queue_max=world.queue_max, again=self._offer_again)
         self.workers = SimWorkers(self)
         # Which of all files that had the store's name it has open.
@@ -225,7 +226,7 @@ class SimProcess:
         """Whether the core's thread sleeps although something waits for it."""
         return self._waits and not self.woken and self.core.called
 
-    def hand_in(self, item: Item) -> None:
+    def hand_in(self, item: Deliver) -> None:
         """A worker's thread comes with a receipt: at once, or in the middle of what another thread does."""
         if self.world.rng.random() < 0.3:
             self._door.append(item)
@@ -237,7 +238,7 @@ class SimProcess:
         if self._door and not self.dead:
             self.world.step(self, lambda: self._come_in(self._door.pop(0)))
 
-    def _come_in(self, item: Item) -> None:
+    def _come_in(self, item: Deliver) -> None:
         """What `Worker._hand_in` does."""
         if not self.turning.turn_with(item):
             self.core.submit(item)
@@ -281,7 +282,8 @@ class SimProcess:
 
     def _offer_again(self, runs: list[str]) -> None:
         """The bus has room for what it could not take."""
-        self.core.submit(Write(lambda desk: desk.offer_again(runs), None))
+        for asked in offers(runs, self.core.held):
+            self.core.submit(asked)
 
     def publish_news(self, news: list[News]) -> None:
         self.point()
@@ -314,6 +316,9 @@ class SimOperations(NoOperations):
 
     def only_hands_on(self, asked: Operate) -> bool:
         return tasks.only_hands_on(asked)
+
+    def recheck(self, desk: Desk, asked: Operate) -> None:
+        tasks.recheck(desk, asked)
 
     def pinned(self, desk: Desk) -> Iterable[str]:
         return () if self._house is None else self._house.applications.pinned(desk)

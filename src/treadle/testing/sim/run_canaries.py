@@ -14,6 +14,7 @@ from treadle.kernel.errors import TreadleError
 from treadle.kernel.model import Started
 from treadle.lang.schedules import Schedule
 from treadle.runtime import admission, collecting, schedules, staging
+from treadle.runtime.commands import Deliver
 from treadle.runtime.desk import Desk
 from treadle.runtime.effects import Records
 from treadle.runtime.gate import Gate
@@ -21,7 +22,6 @@ from treadle.runtime.hot import Expected, Hot, HotRuns
 from treadle.runtime.inbox import Inbox
 from treadle.runtime.mail import Mail
 from treadle.runtime.messages import reply_to_bytes
-from treadle.runtime.ports import Item
 from treadle.runtime.registry import latest
 from treadle.runtime.staging import Answers, Staged, Staging
 from treadle.store import sql
@@ -33,7 +33,7 @@ def taken_id_is_free_again() -> Iterator[None]:
     """A start looks for its id among the runs in memory; one that is not there is begun anew, in place of what is there."""
     find = admission.Admission._find
 
-    def forgetful(self: admission.Admission, item: Item) -> Hot | None:
+    def forgetful(self: admission.Admission, item: Deliver) -> Hot | None:
         if isinstance(item.event, Started) and item.create is not None and item.event.parent is None:
             return self._create(item)
         return find(self, item)
@@ -47,7 +47,7 @@ def taken_id_is_free_again() -> Iterator[None]:
 def taken_id_whatever_was_asked() -> Iterator[None]:
     """Whoever asks for an id that is taken is told that its run is there, also one who asks for another run."""
 
-    def hasty(gate: Gate, hot: Hot, item: Item, event: Started) -> None:
+    def hasty(gate: Gate, hot: Hot, item: Deliver, event: Started) -> None:
         gate._answers.settle(item, {"run": item.run, "existing": True}, None)
 
     with patch.object(Gate, "start_again", hasty):
@@ -74,7 +74,7 @@ def a_run_keeps_its_turn() -> Iterator[None]:
     """A run that has more to do goes to the beginning of the ring, and not to its end."""
     take = Mail.take
 
-    def greedy(mail: Mail) -> Item:
+    def greedy(mail: Mail) -> Deliver:
         run = mail.ready[0]
         item = take(mail)
         if mail.ready and mail.ready[-1] == run:

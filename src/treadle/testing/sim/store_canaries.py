@@ -14,9 +14,8 @@ from msgspec.structs import replace
 from treadle.kernel.errors import TreadleError
 from treadle.runtime import document
 from treadle.runtime.audit import AuditEntry, outcome
-from treadle.runtime.commands import Operate
+from treadle.runtime.commands import Deliver, Operate
 from treadle.runtime.core import Core
-from treadle.runtime.ports import Item
 from treadle.runtime.staging import Answers, Staged, Staging
 from treadle.store.protocol import AuditRow, Batch
 from treadle.store.reads import SqlReads
@@ -88,10 +87,10 @@ def told_when_it_is_asked() -> Iterator[None]:
     """Somebody is said to have done what they asked for before it is known what becomes of it."""
     take = Core.take
 
-    def hasty(core: Core, command: Item | Operate) -> None:
+    def hasty(core: Core, command: Deliver | Operate) -> None:
         if command.entry is not None:
             core.desk.answers.write_down(command.entry, {}, None)
-            if isinstance(command, Item):
+            if isinstance(command, Deliver):
                 command.entry = None
             else:
                 command = replace(command, entry=None)

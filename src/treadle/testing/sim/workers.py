@@ -17,8 +17,8 @@ from treadle.kernel.errors import TreadleError
 from treadle.kernel.limits import PAYLOAD_INLINE_BYTES_MAX
 from treadle.kernel.model import Receipt, put_away
 from treadle.kernel.values import Value, decode_trusted, encode
-from treadle.runtime.commands import CheckpointSaved, FrameSent
-from treadle.runtime.ports import Item, Work
+from treadle.runtime.commands import CheckpointSaved, Deliver, FrameSent
+from treadle.runtime.ports import Work
 from treadle.runtime.registry import Registry
 from treadle.work.job import Done, StaysOpen
 
@@ -101,7 +101,7 @@ class SimJob:
         """For performers that must not end before their deadline or cancellation."""
         await Waiting(None)
 
-    def finish(self, done: Done) -> Item:
+    def finish(self, done: Done) -> Deliver:
         value = done.value
         if len(body := encode(value)) > PAYLOAD_INLINE_BYTES_MAX:
             value = put_away(body, self._blobs)
@@ -113,7 +113,7 @@ class SimJob:
             attempts=done.attempts,
             events=done.events,
         )
-        return Item(self.run, receipt, blobs=self._blobs)
+        return Deliver(self.run, receipt, blobs=self._blobs)
 
 
 class SimWorkers:
@@ -190,7 +190,7 @@ class SimWorkers:
             self._replace(job, work, work)
             self._suspend(job, work, waiting)
 
-    def _finish(self, item: Item, intent: str) -> None:
+    def _finish(self, item: Deliver, intent: str) -> None:
         if self._resident is None:
             self._world.network.send(item, worker=self._process)
             return

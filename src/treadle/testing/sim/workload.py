@@ -12,7 +12,8 @@ from treadle.kernel.machine import Machine
 from treadle.kernel.model import Event
 from treadle.kernel.values import Value
 from treadle.lang.definition import Definition
-from treadle.runtime.ports import Item, NewRun
+from treadle.runtime.commands import Deliver
+from treadle.runtime.ports import NewRun
 from treadle.work.job import Performer
 
 if TYPE_CHECKING:
@@ -37,8 +38,8 @@ class Action:
     submission: tuple[str, str] | None = None
     after: str | None = None
 
-    def item(self) -> Item:
-        return Item(self.run, self.event, create=self.create, submission=self.submission)
+    def item(self) -> Deliver:
+        return Deliver(self.run, self.event, create=self.create, submission=self.submission)
 
 
 @dataclass(frozen=True, slots=True)
