@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Callable, Collection
 from typing import Any, Protocol
 
 from treadle import access
@@ -141,6 +141,3 @@ class EngineOperations:
         if all(version_key(other.version) <= version_key(version) for other in desk.store.versions(row.name)):
             said = standing.read(row.name, self._dialects[row.dialect].standing(row.body))
             schedules.follow(desk, row, said.schedule)
-
-    def pinned(self, desk: Desk) -> Iterable[str]:
-        return self._app_operations().pinned(desk)

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import os
-from collections.abc import AsyncIterator, Awaitable, Mapping, Sequence
+from abc import ABC, abstractmethod
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from itertools import islice
 from pathlib import Path
 from typing import Any, Final, TypeVar, Unpack
@@ -13,7 +14,11 @@ from treadle.arguments import RunFilters, check_filters, checked_state, checked_
 from treadle.definitions.library import Library
 from treadle.kernel.errors import RunExists, RunNotFound, ValueRefused
 from treadle.kernel.model import QUEUED, STATUSES
-from treadle.runtime import collecting, document, keeping
+from treadle.runtime import document, keeping
+from treadle.runtime.collecting import Collection
+from treadle.runtime.finding import Found, Pins
+from treadle.runtime.ports import Clock
+from treadle.runtime.registry import Registry
 from treadle.store.protocol import Reads, RunRow
 from treadle.store.reads import SqlReads
 
@@ -28,12 +33,17 @@ PAGE: Final = 500
 Rows = list[dict[str, Any]]
 
 
-class StoreMethods:
+class StoreMethods(ABC):
     """What an engine can be asked about its store."""
 
     _bridge: Bridge
     library: Library
     store_url: str
+    clock: Clock
+
+    @abstractmethod
+    def _pins(self) -> Pins:
+        """What keeps payloads that no run holds; imported, where it has to be, on the thread that asks."""
 
     async def list(
         self,
@@ -131,7 +141,10 @@ class StoreMethods:
         bridge = self._bridge
         shelf = None if archive is None else Archive(Path(archive))
 
-        async def put_away(runs: Sequence[collecting.Past]) -> Sequence[int]:
+        def ask(question: Callable[[Reads, Registry], T]) -> Awaitable[T]:
+            return bridge.read(lambda reads: question(reads, self.library.registry(reads)), long=True)
+
+        async def put_away(runs: Sequence[Found]) -> Sequence[int]:
             def put(reads: Reads) -> list[int]:
                 assert shelf is not None
                 assert isinstance(reads, SqlReads), "every store is one of SQL"
@@ -139,16 +152,19 @@ class StoreMethods:
 
             return await bridge.read(put, long=True)
 
+        collection = Collection(
+            bridge.operate,
+            ask,
+            bridge.homes(),
+            clock=self.clock.now_ns,
+            now_ns=now_ns,
+            ruled=ruled,
+            pins=self._pins,
+        )
+        if dry_run:
+            return await collection.preview()
         try:
-            return await collecting.collect(
-                bridge.operate,
-                bridge.homes(),
-                now_ns=now_ns,
-                dry_run=dry_run,
-                by=by,
-                ruled=ruled,
-                archive=None if shelf is None else put_away,
-            )
+            return await collection.collect(by=by, archive=None if shelf is None else put_away)
         finally:
             if shelf is not None:
                 await asyncio.to_thread(shelf.close)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from typing import Final, Protocol
 
 import msgspec
@@ -74,8 +74,8 @@ class Handing(Desk, Protocol):
 
 
 class Operations(Protocol):
-    """What a core can be asked for besides events, and what is kept on account of it. The core knows none of
-    it: it is handed in by whoever composes it."""
+    """What a core can be asked for besides events. The core knows none of it: it is handed in by whoever composes
+    it."""
 
     def perform(self, desk: Handing, asked: Operate) -> object:
         """Performs an operation, on the core's thread, as a change of its own. Raises a TreadleError to refuse."""
@@ -83,10 +83,6 @@ class Operations(Protocol):
 
     def only_hands_on(self, asked: Operate) -> bool:
         """Whether an operation changes nothing by itself: an event answers in its place, or it is refused."""
-        ...
-
-    def pinned(self, desk: Desk) -> Iterable[str]:
-        """Payloads that stay although no run holds them."""
         ...
 
 
@@ -98,9 +94,6 @@ class NoOperations:
 
     def only_hands_on(self, asked: Operate) -> bool:
         return False
-
-    def pinned(self, desk: Desk) -> Iterable[str]:
-        return ()
 
 
 # What a change returns when an event it posted answers in its place.

@@ -6,7 +6,7 @@ to itself. They see this and nothing of the core behind it.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from typing import Protocol
 
 from treadle.kernel.errors import TreadleError
@@ -127,8 +127,4 @@ class Desk(Protocol):
 
     def next_due_ns(self) -> int | None:
         """When time brings something next: a timer, a tick; None if never."""
-        ...
-
-    def pinned(self) -> Iterable[str]:
-        """Payloads that stay although no run holds them."""
         ...

@@ -236,9 +236,6 @@ class WorldHost:
     def only_hands_on(self, asked: Operate) -> bool:
         return False  # what is applied is written down, and then handed on
 
-    def pinned(self, desk: Desk) -> Iterator[str]:
-        return snapshots.pinned(desk.store)
-
     def app_of(self, manifest: str) -> App:
         if manifest not in self.apps:
             raise UnknownWorkflow(f"the application at {manifest} is not here", code="CODE_MISSING")

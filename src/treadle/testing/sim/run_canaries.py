@@ -13,7 +13,7 @@ from treadle.bus.queues import WorkEntry, WorkLine, WorkQueues
 from treadle.kernel.errors import TreadleError
 from treadle.kernel.model import Started
 from treadle.lang.schedules import Schedule
-from treadle.runtime import admission, collecting, schedules, staging
+from treadle.runtime import admission, finding, schedules, staging
 from treadle.runtime.desk import Desk
 from treadle.runtime.effects import Records
 from treadle.runtime.gate import Gate
@@ -147,12 +147,12 @@ def payloads_of_whoever_made_them() -> Iterator[None]:
 @contextlib.contextmanager
 def failed_runs_are_never_due() -> Iterator[None]:
     """A collection passes over runs that did not complete."""
-    past = collecting._past
+    past_rows = finding.past_rows
 
-    def choosy(desk: Any, asked: dict[str, Any], limit: int) -> Any:
-        return [row for row in past(desk, asked, limit) if row.status == "completed"]
+    def choosy(*asked: Any, **more: Any) -> Any:
+        return [row for row in past_rows(*asked, **more) if row.status == "completed"]
 
-    with patch.object(collecting, "_past", choosy):
+    with patch.object(finding, "past_rows", choosy):
         yield
 
 
