@@ -368,7 +368,7 @@ def externalised(given: CheckedInput, machine: Machine) -> tuple[Value, dict[str
         return value, {}
     blobs: dict[str, bytes] = {}
     # People see what is behind a reference that its dialect keeps for itself.
-    hint = machine.dialect if machine.traits.large_data else None
+    hint = machine.traits.payload_hint if machine.traits.large_data else None
     return put_away(body, blobs, schema_hint=hint), blobs
 
 

@@ -34,7 +34,7 @@ from treadle.store.protocol import DefinitionRow, Reads
 from treadle.work.performers import PerformerTable
 from treadle.work.worker import Worker
 
-from . import arguments
+from . import apps, arguments
 from .apps.methods import AppMethods
 from .definitions.dialects import Dialects
 from .definitions.library import ByDigest, Library
@@ -43,6 +43,7 @@ from .host.house_methods import HouseMethods
 from .host.limit_methods import LimitMethods
 from .host.member_methods import MemberMethods
 from .host.news import WatchMethods, is_going_on
+from .host.offers import DialectOffers
 from .host.operations import EngineOperations
 from .host.store_methods import Once, StoreMethods
 from .host.task_methods import TaskMethods
@@ -119,6 +120,8 @@ class Engine(
         # What timers and deadlines go by; `treadle.testing.VirtualClock` in tests.
         self.clock: Clock = clock or SystemClock()
         self._deploying: list[deploys.Deploy] = []
+        # What dialects can be asked for besides events of their runs.
+        self.offers = DialectOffers([apps.offer(self)])
         self._bridge = Bridge(
             place,
             clock=self.clock,
@@ -127,8 +130,7 @@ class Engine(
             core_registry_of=self.library.core_registry,
             operations=EngineOperations(
                 self.dialects,
-                lambda: self.__dict__.get("applications"),
-                lambda: self.applications.machine,
+                self.offers,
                 lambda dialect: self.worker.try_again(dialect),
                 lambda runs: self._bridge.help(runs),
             ),

@@ -17,6 +17,7 @@ from treadle import Engine
 from treadle.definitions import dialects
 from treadle.definitions.dialects import Dialects
 from treadle.definitions.library import Library
+from treadle.host.offers import DialectOffers
 from treadle.kernel.errors import UnknownWorkflow
 
 APP = """
@@ -159,13 +160,13 @@ async def test_a_dialect_is_imported_beside_the_core(
 async def test_a_collection_imports_applications_beside_the_core(
     tmp_path: Path, gate: Gate, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    made = Engine._pins
+    made = DialectOffers.pins
 
-    def importing(engine: Engine) -> Any:
+    def importing(offers: DialectOffers) -> Any:
         gate.pass_through()
-        return made(engine)
+        return made(offers)
 
-    monkeypatch.setattr(Engine, "_pins", importing)
+    monkeypatch.setattr(DialectOffers, "pins", importing)
     gate.close()
     async with Engine(f"sqlite:///{tmp_path / 'it.db'}") as engine:
         asking = asyncio.ensure_future(engine.gc())

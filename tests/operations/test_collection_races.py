@@ -85,7 +85,9 @@ async def collect(
 
     now_ns = time.time_ns() + days * DAY_NS
     clock = engine.clock.now_ns
-    done = await Collection(operate, read, [""], clock=clock, now_ns=now_ns, pins=engine._pins).collect()
+    done = await Collection(
+        operate, read, [""], clock=clock, now_ns=now_ns, pins=engine.offers.pins
+    ).collect()
     assert not left, f"it never came to {step!r}"
     return done
 

@@ -9,8 +9,6 @@ from typing import TYPE_CHECKING, Any
 from treadle.kernel.values import Value
 
 if TYPE_CHECKING:
-    from treadle.runtime.finding import Pins
-
     from .operations import Applications
 
 
@@ -20,11 +18,6 @@ class AppMethods(ABC):
     @property
     @abstractmethod
     def applications(self) -> Applications: ...
-
-    def _pins(self) -> Pins:
-        from .snapshots import PINS
-
-        return PINS
 
     async def publish(
         self, event: Any, value: Any = None, *, key: Value = None, submission_id: str | None = None

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import os
-from abc import ABC, abstractmethod
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from itertools import islice
 from pathlib import Path
@@ -16,13 +15,14 @@ from treadle.kernel.errors import RunExists, RunNotFound, ValueRefused
 from treadle.kernel.model import QUEUED, STATUSES
 from treadle.runtime import document, keeping
 from treadle.runtime.collecting import Collection
-from treadle.runtime.finding import Found, Pins
+from treadle.runtime.finding import Found
 from treadle.runtime.ports import Clock
 from treadle.runtime.registry import Registry
 from treadle.store.protocol import Reads, RunRow
 from treadle.store.reads import SqlReads
 
 from .bridge import Bridge
+from .offers import DialectOffers
 
 T = TypeVar("T")
 # What a run remembers an answer by: the same again is answered, not done.
@@ -33,17 +33,14 @@ PAGE: Final = 500
 Rows = list[dict[str, Any]]
 
 
-class StoreMethods(ABC):
+class StoreMethods:
     """What an engine can be asked about its store."""
 
     _bridge: Bridge
     library: Library
     store_url: str
     clock: Clock
-
-    @abstractmethod
-    def _pins(self) -> Pins:
-        """What keeps payloads that no run holds; imported, where it has to be, on the thread that asks."""
+    offers: DialectOffers
 
     async def list(
         self,
@@ -159,7 +156,7 @@ class StoreMethods(ABC):
             clock=self.clock.now_ns,
             now_ns=now_ns,
             ruled=ruled,
-            pins=self._pins,
+            pins=self.offers.pins,
         )
         if dry_run:
             return await collection.preview()
