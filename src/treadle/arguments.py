@@ -119,6 +119,14 @@ def cache_size(given: object) -> tuple[str, object]:
     return "TREADLE_CELL_CACHE_SIZE", os.environ.get("TREADLE_CELL_CACHE_SIZE") or HOT_RUNS_MAX
 
 
+def checked_validation(given: str | None) -> str:
+    """Whether a definition that does not compile is refused, or kept with its reasons."""
+    found = given or os.environ.get("TREADLE_VALIDATION") or "strict"
+    if found not in ("strict", "warn"):
+        raise Unsupported(f"validation is 'strict' or 'warn', not {found!r}")
+    return found
+
+
 def checked_statuses(status: str | Sequence[str], statuses: tuple[str, ...]) -> tuple[str, ...]:
     """One status or several. A word that is none would find nothing, and say nothing."""
     if not isinstance(status or (), str | Sequence | Set):
@@ -368,7 +376,7 @@ def externalised(given: CheckedInput, machine: Machine) -> tuple[Value, dict[str
         return value, {}
     blobs: dict[str, bytes] = {}
     # People see what is behind a reference that its dialect keeps for itself.
-    hint = machine.dialect if machine.traits.large_data else None
+    hint = machine.traits.payload_hint if machine.traits.large_data else None
     return put_away(body, blobs, schema_hint=hint), blobs
 
 

@@ -33,7 +33,7 @@ from treadle.store.protocol import DefinitionRow, Reads
 from treadle.work.performers import PerformerTable
 from treadle.work.worker import Worker
 
-from . import arguments
+from . import apps, arguments
 from .apps.methods import AppMethods
 from .definitions.dialects import Dialects
 from .definitions.library import ByDigest, Library
@@ -42,6 +42,7 @@ from .host.house_methods import HouseMethods
 from .host.limit_methods import LimitMethods
 from .host.member_methods import MemberMethods
 from .host.news import is_going_on
+from .host.offers import DialectOffers
 from .host.operations import EngineOperations
 from .host.schedule_methods import ScheduleMethods
 from .host.store_methods import Once, StoreMethods
@@ -106,9 +107,7 @@ class Engine(
         if not __debug__:
             raise Unsupported("Treadle checks itself with assertions; run Python without -O")
         url = store or os.environ.get("TREADLE_STORE") or "sqlite:///treadle.db"
-        self.validation = validation or os.environ.get("TREADLE_VALIDATION") or "strict"
-        if self.validation not in ("strict", "warn"):
-            raise Unsupported(f"validation is 'strict' or 'warn', not {self.validation!r}")
+        self.validation = arguments.checked_validation(validation)
         place, tools = Place.of(url), ToolRegistry()
         dialects = Dialects(Surroundings(self._callables, tools.declared, _finds_skill))
         library = Library(dialects, Alerts.read(alerts or {}))
@@ -119,6 +118,7 @@ class Engine(
         if not isinstance(secrets, Secrets):
             secrets = Secrets(secrets, store=_secret_store(place.path))
         self._deploying: list[deploys.Deploy] = []
+        offers = DialectOffers([apps.offer(self)])
         self._bridge = bridge = Bridge(
             place,
             clock=clock,
@@ -127,8 +127,7 @@ class Engine(
             core_registry_of=library.core_registry,
             operations=EngineOperations(
                 dialects,
-                lambda: self.__dict__.get("applications"),
-                lambda: self.applications.machine,
+                offers,
                 lambda dialect: self.worker.try_again(dialect),
                 lambda runs: self._bridge.help(runs),
             ),
@@ -142,6 +141,7 @@ class Engine(
             tools=tools,
             secrets=secrets,
             clock=clock,
+            offers=offers,
         )
         self._traces = TraceSwitch(
             telemetry,

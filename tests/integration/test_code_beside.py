@@ -14,10 +14,10 @@ from typing import Any
 import pytest
 
 from treadle import Engine
-from treadle.apps import operations
 from treadle.definitions import dialects
 from treadle.definitions.dialects import Dialects
 from treadle.definitions.library import Library
+from treadle.host.offers import DialectOffers
 from treadle.kernel.errors import UnknownWorkflow
 
 APP = """
@@ -157,16 +157,16 @@ async def test_a_dialect_is_imported_beside_the_core(
     assert gate.threads == ["treadle-beside"]
 
 
-async def test_a_sweep_imports_applications_beside_the_core(
+async def test_a_collection_imports_applications_beside_the_core(
     tmp_path: Path, gate: Gate, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    made = operations.Applications.__init__
+    made = DialectOffers.pins
 
-    def making(self: Any, *args: Any, **more: Any) -> None:
+    def importing(offers: DialectOffers) -> Any:
         gate.pass_through()
-        made(self, *args, **more)
+        return made(offers)
 
-    monkeypatch.setattr(operations.Applications, "__init__", making)
+    monkeypatch.setattr(DialectOffers, "pins", importing)
     gate.close()
     async with Engine(f"sqlite:///{tmp_path / 'it.db'}") as engine:
         asking = asyncio.ensure_future(engine.gc())
@@ -174,4 +174,4 @@ async def test_a_sweep_imports_applications_beside_the_core(
         await something_else_goes_on(engine)
         gate.is_open.set()
         assert (await asking)["runs"] == 0
-    assert gate.threads == ["treadle-beside"]
+    assert [name.rpartition("_")[0] for name in gate.threads] == ["treadle-long-reader"]

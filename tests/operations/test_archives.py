@@ -140,9 +140,12 @@ async def test_a_crash_between_archive_and_removal_loses_nothing_and_doubles_not
     before = await shown(engine)
 
     async def operate(name: str, body: dict[str, Any], *, home: str = "") -> Any:
-        if body["step"] == "archived":
+        if body["step"] == "runs":
             raise Crash
         return await engine.operate(name, body, home=home)
+
+    async def read(question: Any) -> Any:
+        return await engine.read(lambda reads: question(reads, engine.library.registry(reads)))
 
     async def keep(runs: Any) -> list[int]:
         archive = archives.Archive(shelf)
@@ -152,7 +155,8 @@ async def test_a_crash_between_archive_and_removal_loses_nothing_and_doubles_not
             archive.close()
 
     with pytest.raises(Crash):
-        await collecting.collect(operate, [""], now_ns=FAR_NS, dry_run=False, archive=keep)
+        collection = collecting.Collection(operate, read, [""], clock=engine.clock.now_ns, now_ns=FAR_NS)
+        await collection.collect(archive=keep)
     assert await shown(engine) == before, "nothing is removed"
     assert len(on(shelf)) == 5
     await engine.gc(now_ns=FAR_NS, archive=shelf)
@@ -171,7 +175,7 @@ async def test_a_run_that_was_sent_on_meanwhile_stays_and_replaces_what_it_was(
     echo.fails = False
     await engine.retry("bad")
     await (await engine.run("bad")).result(timeout=60)
-    asked = {"step": "archived", "runs": [[row.no, "bad", row.seq]]}
+    asked = {"step": "runs", "now_ns": FAR_NS, "ruled": False, "runs": [[row.no, "bad", row.seq, []]]}
     assert await engine.operate("collect", asked) == 0, "it is not what was archived"
     archive.close()
     before = await shown(engine)

@@ -15,7 +15,7 @@ from treadle.lang.definition import Dialect
 
 SRC = Path(__file__).resolve().parents[2] / "src" / "treadle"
 # Where a dialect is at home, and what authors import of it.
-HOMES = ("dialects", "performers", "testing", *(f"{name}.py" for name in INSTALLED))
+HOMES = ("apps", "dialects", "performers", "testing", *(f"{name}.py" for name in INSTALLED))
 # Files without any of these need no closer look.
 QUOTED = re.compile(rf"""["']({"|".join(INSTALLED)})["']""")
 # Still told apart by name; the list only shrinks.

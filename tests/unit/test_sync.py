@@ -109,6 +109,7 @@ def public_methods(cls: type) -> dict[str, Any]:
 ASYNCHRONOUS_ONLY = {
     "watch",
     "ask",
+    "look",
     "operate",
     "want",
     "hand_in",

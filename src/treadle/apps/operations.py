@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import os
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Mapping
 from contextlib import AbstractContextManager
 from functools import partial
 from secrets import token_hex
@@ -29,7 +29,7 @@ from treadle.kernel.values import Value
 from treadle.lang.definition import Definition, Dialect
 from treadle.runtime import deploys, document
 from treadle.runtime.commands import Command, Deliver, Operate
-from treadle.runtime.desk import Desk, Handing
+from treadle.runtime.desk import Handing
 from treadle.runtime.fetching import NotAtHand
 from treadle.runtime.ports import Ack
 from treadle.runtime.registry import Registry
@@ -320,13 +320,6 @@ class Applications:
 
     def only_hands_on(self, asked: Operate) -> bool:
         return False  # what is applied is written down, and then handed on
-
-    def recheck(self, desk: Desk, asked: Operate) -> None:
-        """What was handed on stays so."""
-
-    def pinned(self, desk: Desk) -> Iterator[str]:
-        """What the snapshots of applications hold on to."""
-        return snapshots.pinned(desk.store)
 
     def check_owner(self, reads: Reads, row: DefinitionRow) -> None:
         """A workflow's cells belong to one application of the store."""

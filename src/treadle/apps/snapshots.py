@@ -17,6 +17,7 @@ from treadle.kernel.errors import TreadleError
 from treadle.kernel.values import decode_trusted, digest_bytes, encode
 from treadle.lang.duration import instant_text
 from treadle.runtime.desk import Desk
+from treadle.runtime.finding import Pins
 from treadle.store.protocol import Reads, RunRow
 
 from .cells import is_cell, queued
@@ -150,3 +151,6 @@ def pinned(reads: Reads) -> Iterator[str]:
             for root in taken["roots"].values():
                 if root != EMPTY:
                     yield from index.reachable(root)
+
+
+PINS = Pins((SNAPSHOTS, _DRAFTS), pinned)

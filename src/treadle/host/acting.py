@@ -106,7 +106,7 @@ def _of_operation(asked: Operate) -> AuditEntry | None:
         case keeping.REMOVE:
             return _entry(body["by"], "run.delete", str(body["id"]))
         case collecting.COLLECT:
-            return _entry(body["by"], "store.collect", "") if body["step"] == "sweep" else None
+            return _entry(body["by"], "store.collect", "") if body["step"] == "last" else None
         case keeping.RETURN:
             return _entry(body["by"], "run.restore", str(body["id"])) if body["step"] == "run" else None
         case tasks.KIND:

@@ -1,13 +1,13 @@
-"""What an engine's core can be asked for besides events: deploys, tasks, and what applications need."""
+"""What an engine's core can be asked for besides events: deploys, tasks, and what dialects offer."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable
-from typing import Any, Protocol
+from collections.abc import Callable, Collection
+from typing import Any
 
 from treadle import access
 from treadle.definitions.dialects import Dialects
-from treadle.kernel.roles import CellMachine, PastMachine
+from treadle.kernel.roles import is_cell, is_code
 from treadle.lang import standing
 from treadle.runtime import (
     bulks,
@@ -25,40 +25,27 @@ from treadle.runtime import (
     traced,
 )
 from treadle.runtime.commands import Operate
-from treadle.runtime.desk import Desk, Handing, Operations
-from treadle.runtime.fetching import NotAtHand
+from treadle.runtime.desk import Desk, Handing
 from treadle.runtime.registry import version_key
-from treadle.store.protocol import DefinitionRow, Reads
+from treadle.store.protocol import DefinitionRow
 
-
-class AppOperations(Operations, Protocol):
-    """The operations of applications: definitions that events bring to life belong to one."""
-
-    def check_owner(self, reads: Reads, row: DefinitionRow) -> None:
-        """Refuses a definition that belongs to another application."""
-        ...
-
-    def learn(self, row: DefinitionRow, fetched: Collection[str]) -> None:
-        """Has the code of a definition loaded that another process deploys, unless that was tried."""
-        ...
+from .offers import DialectOffers
 
 
 class EngineOperations:
-    """`applications` are those that are at hand, `import_applications` brings them; `try_again` hands out once more what a
-    dialect's work lacked code for; `help` has the work of some runs done here, or of all."""
+    """`offers` are the operations of dialects; `try_again` hands out once more what a dialect's work lacked code for; `help`
+    has the work of some runs done here, or of all."""
 
     def __init__(
         self,
         dialects: Dialects,
-        applications: Callable[[], AppOperations | None],
-        import_applications: Callable[[], object],
+        offers: DialectOffers,
         try_again: Callable[[str], None],
         help: Callable[[list[str] | None], None],
     ) -> None:
         self._help = help
         self._dialects = dialects
-        self._applications = applications
-        self._import_applications = import_applications
+        self._offers = offers
         self._try_again = try_again
 
     def perform(self, desk: Handing, asked: Operate) -> Any:
@@ -111,8 +98,8 @@ class EngineOperations:
                 return returns.perform(desk, asked.body)
             case retention.KIND:
                 return retention.perform(desk, asked.body)
-            case _:
-                return self._app_operations().perform(desk, asked)
+            case name:
+                return self._offers.for_operation(name).perform(desk, asked)
 
     def only_hands_on(self, asked: Operate) -> bool:
         return tasks.only_hands_on(asked)
@@ -120,29 +107,21 @@ class EngineOperations:
     def recheck(self, desk: Desk, asked: Operate) -> None:
         tasks.recheck(desk, asked)
 
-    def _app_operations(self) -> AppOperations:
-        if (found := self._applications()) is None:
-            raise NotAtHand("the code of applications", self._import_applications)
-        return found
-
     def _deploy(self, desk: Desk, deploy: deploys.Deploy, fetched: Collection[str]) -> deploys.DeployAnswer:
         """Deploys. What was left alone for want of this code gets another chance."""
         row = deploy.row
         machine = self._dialects.at_hand(row.dialect).machine if row.dialect in self._dialects else None
-        if not isinstance(machine, CellMachine):
-            answer = deploys.perform(desk, deploy)
-            if row.dialect in self._dialects and answer["status"] == "available":
-                self._follow(desk, row, answer["version"])
-            if isinstance(machine, PastMachine):
-                desk.readable()
-                self._try_again(row.dialect)
-            return answer
-        applications = self._app_operations()
-        applications.check_owner(desk.store, row)
+        offered = self._offers.for_dialect(row.dialect)
+        if offered is not None:
+            offered.check_owner(desk.store, row)
         answer = deploys.perform(desk, deploy)
-        applications.learn(row, fetched)
-        desk.readable()
-        self._try_again(row.dialect)
+        if offered is not None:
+            offered.learn(row, fetched)
+        if machine is not None and not is_cell(machine) and answer["status"] == "available":
+            self._follow(desk, row, answer["version"])
+        if machine is not None and is_code(machine):
+            desk.readable()
+            self._try_again(row.dialect)
         return answer
 
     def _follow(self, desk: Desk, row: DefinitionRow, version: str) -> None:
@@ -150,6 +129,3 @@ class EngineOperations:
         if all(version_key(other.version) <= version_key(version) for other in desk.store.versions(row.name)):
             said = standing.read(row.name, self._dialects[row.dialect].standing(row.body))
             schedules.follow(desk, row, said.schedule)
-
-    def pinned(self, desk: Desk) -> Iterable[str]:
-        return self._app_operations().pinned(desk)

@@ -25,6 +25,7 @@ from treadle.work.worker import Worker
 
 from .asks import Asks
 from .news import Watching
+from .offers import DialectOffers
 from .reading import StoreReading
 from .seat import Seat
 from .signing import Vouching
@@ -63,6 +64,7 @@ class Reaches:
         tools: ToolRegistry,
         secrets: Secrets,
         clock: Clock,
+        offers: DialectOffers,
     ) -> None:
         self._host = host
         self.store_url = store_url
@@ -72,6 +74,8 @@ class Reaches:
         self.secrets = secrets
         # What timers and deadlines go by; `treadle.testing.VirtualClock` in tests.
         self.clock = clock
+        # What dialects can be asked for besides events of their runs.
+        self.offers = offers
 
     async def submit(self, /, run: str, event: Event, **more: Any) -> dict[str, Any]:
         """Hands one event to a run; returns when the decision on it is durable."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
-from collections.abc import AsyncIterator, Awaitable, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from itertools import islice
 from pathlib import Path
 from typing import Any, Final, TypeVar, Unpack
@@ -12,7 +12,10 @@ from typing import Any, Final, TypeVar, Unpack
 from treadle.arguments import RunFilters, check_filters, checked_state, checked_statuses
 from treadle.kernel.errors import RunExists, RunNotFound, ValueRefused
 from treadle.kernel.model import QUEUED, STATUSES
-from treadle.runtime import collecting, document, keeping
+from treadle.runtime import document, keeping
+from treadle.runtime.collecting import Collection
+from treadle.runtime.finding import Found
+from treadle.runtime.registry import Registry
 from treadle.store.protocol import Reads, RunRow
 from treadle.store.reads import SqlReads
 
@@ -126,7 +129,10 @@ class StoreMethods(Reaches):
         host = self._host
         shelf = None if archive is None else Archive(Path(archive))
 
-        async def put_away(runs: Sequence[collecting.Past]) -> Sequence[int]:
+        def ask(question: Callable[[Reads, Registry], T]) -> Awaitable[T]:
+            return host.reading.read(lambda reads: question(reads, self.library.registry(reads)), long=True)
+
+        async def put_away(runs: Sequence[Found]) -> Sequence[int]:
             def put(reads: Reads) -> list[int]:
                 assert shelf is not None
                 assert isinstance(reads, SqlReads), "every store is one of SQL"
@@ -134,16 +140,19 @@ class StoreMethods(Reaches):
 
             return await host.reading.read(put, long=True)
 
+        collection = Collection(
+            host.asks.operate,
+            ask,
+            host.seat.homes(),
+            clock=self.clock.now_ns,
+            now_ns=now_ns,
+            ruled=ruled,
+            pins=self.offers.pins,
+        )
+        if dry_run:
+            return await collection.preview()
         try:
-            return await collecting.collect(
-                host.asks.operate,
-                host.seat.homes(),
-                now_ns=now_ns,
-                dry_run=dry_run,
-                by=by,
-                ruled=ruled,
-                archive=None if shelf is None else put_away,
-            )
+            return await collection.collect(by=by, archive=None if shelf is None else put_away)
         finally:
             if shelf is not None:
                 await asyncio.to_thread(shelf.close)

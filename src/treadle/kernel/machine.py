@@ -33,6 +33,9 @@ class Traits(msgspec.Struct, frozen=True):
     large_input: bool = False
     # Whether what people send in later (signals, answers to tasks, patches, retries) may be references too.
     large_data: bool = False
+    # What those references are marked with. By the usual word people are shown the value; a dialect that shows them the
+    # reference, or wrote another word before there was a usual one, has its own (`runtime/payloads.py`).
+    payload_hint: str = "payload"
     # Whether people are told of each record what came and what was asked for; else the machine tells in its own
     # events all that there is to tell.
     narrated: bool = False

@@ -91,7 +91,8 @@ class Surroundings(msgspec.Struct, frozen=True):
 
 class Dialect(ABC):
     """One language for writing workflows: all that the house may know of it. Found as
-    `treadle.dialects.<name>.DIALECT`; what does its work, as `treadle.performers.<name>.performers`.
+    `treadle.dialects.<name>.DIALECT`; what does its work, as `treadle.performers.<name>.performers`; what it can be asked for
+    besides events of its runs, as a `host.offers.Offer` that is handed to an engine.
     Every member that is not abstract has the answer of a dialect that has nothing to say on it."""
 
     name: str

@@ -310,7 +310,7 @@ class Admission:
         self._staging.batch.blob_refs += [(hot.no, checksum) for checksum in handed_over(event, settled)]
         event = disarming(event, settled)
         if hot.machine.traits.large_data:
-            event, blobs = lightened(event, settled, hot.machine.dialect)
+            event, blobs = lightened(event, settled, hot.machine.traits.payload_hint)
             if blobs:
                 self._staging.hold(hot, blobs)
         return event

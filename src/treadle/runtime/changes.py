@@ -9,7 +9,7 @@ that is answered by an event (a task is completed by a receipt) leaves its messa
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 
 import msgspec
 from msgspec.structs import replace
@@ -117,9 +117,6 @@ class CoreDesk(msgspec.Struct, frozen=True):
 
     def offer_again(self, runs: Sequence[str]) -> None:
         self.recovery.offer_again(runs)
-
-    def pinned(self) -> Iterable[str]:
-        return self.operations.pinned(self)
 
 
 class Changes:

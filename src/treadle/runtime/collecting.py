@@ -1,59 +1,57 @@
 """Collection of what is past its date: runs, payloads, answers that nobody came for, old lines of the audit.
 
-It goes in small commits, so that nothing else waits long, each where the runs are decided that it is about. With an
-archive a run is removed only after it is there, and only if it is still as it was when it was put there: cut between the
-two, the run is in both places, and the next collection finds it in the archive and removes it here.
+What there is to collect is found beside the core (`finding.py`). It goes in small commits, so that nothing else waits long,
+each where the runs are decided that it is about; and each makes sure first that what was found still is so: a run may have
+been taken up again meanwhile, a payload handed to somebody. With an archive a run is removed only after it is there, and
+only if it is still as it was when it was put there: cut between the two, the run is in both places, and the next
+collection finds it in the archive and removes it here.
 """
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Awaitable, Iterator, Sequence
-from typing import Final, NamedTuple, Protocol, TypedDict
+from collections.abc import Awaitable, Callable, Iterator, Sequence
+from functools import partial
+from typing import Final, Protocol, TypeVar
 
 from treadle.kernel.errors import TreadleError, Unsupported, ValueRefused
-from treadle.kernel.model import TERMINAL, is_reference
-from treadle.kernel.roles import FOREVER_NS, KeepingMachine
-from treadle.kernel.values import Value, decode_trusted, encode
+from treadle.kernel.model import TERMINAL
+from treadle.kernel.values import Value, encode
 from treadle.store.ages import RETURNED
-from treadle.store.protocol import RunRow
+from treadle.store.loose import LOOSE_AT_ONCE
+from treadle.store.protocol import Reads, RunRow
 
-from . import bulks, dead_letters, lines, retention
+from . import bulks, dead_letters, finding, lines, retention
 from .audit import KEPT_NS as AUDIT_KEPT_NS
 from .desk import Desk
+from .finding import Found, PastWhen, Pins
+from .registry import Registry
+
+T = TypeVar("T")
 
 COLLECT: Final = "collect"
 COLLECT_PER_COMMIT: Final = 200
-# Runs that one commit counts for a preview.
+# Runs of which one commit lets payloads go: some of them have to be loaded for it.
+EXPIRED_PER_COMMIT: Final = 20
+# Runs that a preview counts.
 PREVIEW_MAX: Final = 1_000_000
 # How long an answer waits for whoever asked from another process.
 REPLIES_KEPT_NS: Final = 24 * 3_600 * 10**9
 # How long a payload that nobody refers to waits for the receipt that will.
 LOOSE_KEPT_NS: Final = 24 * 3_600 * 10**9
+# How often loose payloads are looked for again because others were pinned meanwhile; the next collection finds the rest.
+PINNED_ANEW_MAX: Final = 10
 NOBODY: Final = 0
+# What a digest begins with. A message that asks for the removal of payloads leaves it out: it is none that hands them over.
+SHA256: Final = "sha256:"
 # The document that says when servers last collected by themselves.
 TURN: Final = "house"
-
-
-class Past(NamedTuple):
-    """A run that is past its date, as it was when that was found out."""
-
-    no: int
-    id: str
-    seq: int
-
-
-class PastWhen(TypedDict):
-    """Which runs are collected: those past their date at an instant (None: now), of all or of those operators spoke of."""
-
-    now_ns: int | None
-    ruled: bool
 
 
 class PutsAway(Protocol):
     """An archive: the numbers of those of the runs that are durable there when this returns."""
 
-    async def __call__(self, runs: Sequence[Past]) -> Sequence[int]: ...
+    async def __call__(self, runs: Sequence[Found]) -> Sequence[int]: ...
 
 
 class Operating(Protocol):
@@ -62,67 +60,124 @@ class Operating(Protocol):
     def __call__(self, name: str, body: dict[str, Value], /, *, home: str = "") -> Awaitable[Value]: ...
 
 
-async def collect(
-    operate: Operating,
-    homes: Sequence[str],
-    *,
-    now_ns: int | None,
-    dry_run: bool,
-    by: str | None = None,
-    ruled: bool = False,
-    archive: PutsAway | None = None,
-) -> dict[str, Value]:
-    """Removes what is past its date, each of those who hold the `homes` what is theirs; `ruled`: only runs of which an
-    operator said so. Whoever asked is kept among the diagnostics."""
-    if not isinstance(now_ns, int | None):
-        raise ValueRefused("now_ns is a whole number of nanoseconds since 1970")
-    which: PastWhen = {"now_ns": now_ns, "ruled": ruled}
-    if dry_run:
-        return await _preview(operate, homes, which)
-    removed = 0
-    for home in homes:
-        removed += await _remove_past(operate, home, which, archive)
-    expired: list[Value] = []
-    for home in homes if not ruled else ():
+class AsksBeside(Protocol):
+    """Asks the store beside the core, with the definitions that are known there."""
+
+    def __call__(self, question: Callable[[Reads, Registry], T], /) -> Awaitable[T]: ...
+
+
+class Collection:
+    """One collection, in the hands of whoever asked for it: `operate` reaches those who hold the `homes`, each removes what is
+    theirs; `ruled`: only runs of which an operator said so; `now_ns` is an instant to collect for, `clock` tells the time."""
+
+    def __init__(
+        self,
+        operate: Operating,
+        read: AsksBeside,
+        homes: Sequence[str],
+        *,
+        clock: Callable[[], int],
+        now_ns: int | None,
+        ruled: bool = False,
+        pins: Callable[[], Pins] = lambda: finding.NO_PINS,
+    ) -> None:
+        if not isinstance(now_ns, int | None):
+            raise ValueRefused("now_ns is a whole number of nanoseconds since 1970")
+        self._operate, self._read, self._homes, self._clock = operate, read, homes, clock
+        self._which: PastWhen = {"now_ns": now_ns, "ruled": ruled}
+        self._pins = pins
+
+    async def collect(self, *, by: str | None = None, archive: PutsAway | None = None) -> dict[str, Value]:
+        """Removes what is past its date. Whoever asked is kept among the diagnostics."""
+        runs = await self._remove_past(archive)
+        ruled = self._which["ruled"]
+        if not ruled:
+            await self._let_go()
+        blobs = await self._remove_loose()
+        last = {"step": "last", "now_ns": self._which["now_ns"], "runs": runs, "blobs": blobs, "by": by}
+        await self._operate(COLLECT, last)
+        done = {"runs": runs, "blobs": blobs, "freed": 0}
+        while freed := await self._operate(COLLECT, {"step": "shrink", "rewrite": not ruled}):
+            done["freed"] += freed
+        return done if archive is None else {**done, "archived": runs}
+
+    async def preview(self) -> dict[str, Value]:
+        """How many runs there are to collect, by workflow and status."""
+        now_ns, which = self._clock(), self._which
+
+        def count(reads: Reads, registry: Registry) -> Counter[tuple[str, str]]:
+            rows = finding.past_rows(reads, which, now_ns, PREVIEW_MAX)
+            return Counter((row.workflow, row.status) for row in rows)
+
+        found = await self._read(count)
+        workflows: dict[str, dict[str, int]] = {}
+        for (workflow, status), number in sorted(found.items()):
+            workflows.setdefault(workflow, {})[status] = number
+        return {"runs": found.total(), "blobs": 0, "workflows": workflows}
+
+    async def _remove_past(self, archive: PutsAway | None) -> int:
+        """All runs that are past their date."""
+        removed, count, which = 0, COLLECT_PER_COMMIT, self._which
+        while count >= COLLECT_PER_COMMIT:
+            asked = partial(finding.past, which=which, now_ns=self._clock(), limit=COLLECT_PER_COMMIT)
+            past = await self._read(asked)
+            count = len(past)
+            if past and archive is not None:
+                kept = set(await archive(past))
+                past = [run for run in past if run.no in kept]
+            gone = await self._of_each({"step": "runs", **which}, past)
+            removed += gone
+            if not gone:
+                break  # the rest was taken up again meanwhile, or cannot be archived
+        return removed
+
+    async def _let_go(self) -> None:
+        """Payloads that are past their date, of runs that are not."""
         before: int | None = None
         while before != 0:
-            asked = {"step": "expired", "now_ns": now_ns, "before_no": before}
-            found, before = await operate(COLLECT, asked, home=home)
-            expired += found
-    last = {"step": "sweep", "now_ns": now_ns, "expired": expired, "runs": removed, "by": by}
-    done = {"runs": removed, "blobs": await operate(COLLECT, last), "freed": 0}
-    while freed := await operate(COLLECT, {"step": "shrink", "rewrite": not ruled}):
-        done["freed"] += freed
-    return done if archive is None else {**done, "archived": removed}
+            now_ns = self._clock() if self._which["now_ns"] is None else self._which["now_ns"]
+            asked = partial(finding.expired, now_ns=now_ns, before_no=before, limit=COLLECT_PER_COMMIT)
+            found, before = await self._read(asked)
+            for some in _slices(found, EXPIRED_PER_COMMIT):
+                await self._of_each({"step": "expired"}, some)
+
+    async def _of_each(self, asked: dict[str, Value], runs: Sequence[Found]) -> int:
+        """One commit of everybody who decides some of these runs; of how many runs it was so still."""
+        body = {**asked, "runs": [list(run) for run in runs]}
+        return sum([await self._operate(COLLECT, body, home=home) for home in self._homes if runs])
+
+    async def _remove_loose(self) -> int:
+        """What belongs to no run: payloads, rows and files that somebody left."""
+        orphans, files, files_at_once = await self._read(finding.strays)
+        if orphans:
+            await self._operate(COLLECT, {"step": "orphans", "found": orphans})
+        now_ns = self._clock()
+        # By the time that it is, whatever time the runs are collected for: somebody waits for the answer to this.
+        before_ns = min(now_ns, now_ns if self._which["now_ns"] is None else self._which["now_ns"])
+        before_ns = max(0, before_ns - LOOSE_KEPT_NS)
+        removed, anew = 0, 0
+        after: str | None = ""
+        while after is not None and anew <= PINNED_ANEW_MAX:
+            page = await self._read(partial(finding.loose, pins=self._pins, before_ns=before_ns, after=after))
+            asked = {"step": "loose", "before_ns": before_ns, "pinned_by": page.pinned_by}
+            for digests in _slices(page.digests, LOOSE_AT_ONCE):
+                done = await self._operate(
+                    COLLECT, {**asked, "digests": [one.removeprefix(SHA256) for one in digests]}
+                )
+                if done is None:
+                    anew += 1
+                    break
+                removed += done[0]
+                files += done[1]
+            else:
+                after = page.last
+        for some in _slices(files, files_at_once):
+            await self._operate(COLLECT, {"step": "files", "digests": some})
+        return removed
 
 
-async def _preview(operate: Operating, homes: Sequence[str], which: PastWhen) -> dict[str, Value]:
-    found: Counter[tuple[str, str]] = Counter()
-    for home in homes:
-        for workflow, status, count in await operate(COLLECT, {"step": "count", **which}, home=home):
-            found[workflow, status] += count
-    workflows: dict[str, dict[str, int]] = {}
-    for (workflow, status), count in sorted(found.items()):
-        workflows.setdefault(workflow, {})[status] = count
-    return {"runs": found.total(), "blobs": 0, "workflows": workflows}
-
-
-async def _remove_past(operate: Operating, home: str, which: PastWhen, archive: PutsAway | None) -> int:
-    """All runs of one home that are past their date."""
-    removed, count = 0, COLLECT_PER_COMMIT
-    while count >= COLLECT_PER_COMMIT:
-        if archive is None:
-            count = gone = await operate(COLLECT, {"step": "runs", **which}, home=home)
-        else:
-            past = [Past(*one) for one in await operate(COLLECT, {"step": "past", **which}, home=home)]
-            count = len(past)
-            kept = set(await archive(past)) if past else set()
-            asked = {"step": "archived", "runs": [list(one) for one in past if one.no in kept]}
-            gone = await operate(COLLECT, asked, home=home) if kept else 0
-        removed += gone
-        if not gone:
-            break  # the rest was taken up again meanwhile, or cannot be archived
-    return removed
+def _slices(all: Sequence[T], size: int) -> Iterator[list[T]]:
+    return (list(all[at : at + size]) for at in range(0, len(all), size))
 
 
 def perform(desk: Desk, asked: dict[str, Value]) -> object:
@@ -130,27 +185,23 @@ def perform(desk: Desk, asked: dict[str, Value]) -> object:
     match asked["step"]:
         case "take":
             return _take(desk, int(asked["every_ns"]))
-        case "count":
-            rows = _past(desk, asked, PREVIEW_MAX)
-            counted = Counter((row.workflow, row.status) for row in rows)
-            return [[workflow, status, count] for (workflow, status), count in sorted(counted.items())]
-        case "past":
-            return [[row.no, row.id, row.seq] for row in _past(desk, asked, COLLECT_PER_COMMIT)]
         case "runs":
-            rows = _past(desk, asked, COLLECT_PER_COMMIT)
-            for row in rows:
-                remove_run(desk, row)
-            return len(rows)
-        case "archived":
-            return _remove_archived(desk, [Past(*one) for one in asked["runs"]])
+            return _remove(desk, asked)
         case "expired":
-            return _expired_some(desk, now_ns=asked["now_ns"], before_no=asked["before_no"])
-        case "sweep":
-            return _last(desk, asked)
+            return sum([_let_go(desk, Found(*one)) for one in asked["runs"]])
+        case "orphans":
+            desk.store.remove_orphans(asked["found"])
+        case "loose":
+            return _remove_loose(desk, asked)
+        case "files":
+            desk.store.remove_files(asked["digests"])
+        case "last":
+            _last(desk, asked)
         case "shrink":
             return desk.store.shrink(rewrite=bool(asked["rewrite"]))
         case step:
             raise Unsupported(f"no step {step!r} of a collection is known")
+    return None
 
 
 def _take(desk: Desk, every_ns: int) -> bool:
@@ -165,63 +216,57 @@ def _take(desk: Desk, every_ns: int) -> bool:
     return True
 
 
-def _past(desk: Desk, asked: dict[str, Value], limit: int) -> list[RunRow]:
-    now = desk.clock.now_ns() if asked["now_ns"] is None else asked["now_ns"]
-    rules = retention.rules(desk.store, now)
-    return desk.store.retained(now, limit, desk.held.chosen, rules, stated=not asked["ruled"])
+def _still(desk: Desk, found: Found, row: RunRow | None) -> bool:
+    """Whether a run is as it was when it was looked at, and decided here."""
+    as_it_was = row is not None and row.id == found.id and row.seq == found.seq and row.status in TERMINAL
+    return as_it_was and desk.held.holds(found.id)
 
 
-def _remove_archived(desk: Desk, runs: Sequence[Past]) -> int:
-    """Removes those that are as they were when they were archived."""
-    removed = 0
-    for past in runs:
-        row = desk.store.run_by_no(past.no)
-        if row is not None and row.status in TERMINAL and row.seq == past.seq and desk.held.holds(row.id):
-            remove_run(desk, row)
-            removed += 1
-    return removed
+def _remove(desk: Desk, asked: dict[str, Value]) -> int:
+    """Removes runs that are as they were, and still past their date: operators may have thought better of it."""
+    found = {run.no: run for run in (Found(*one) for one in asked["runs"])}
+    which: PastWhen = {"now_ns": asked["now_ns"], "ruled": asked["ruled"]}
+    here = desk.held.chosen
+    rows = finding.past_rows(desk.store, which, desk.clock.now_ns(), len(found), shards=here, among=found)
+    due = [row for row in rows if _still(desk, found[row.no], row)]
+    for row in due:
+        _remove_run(desk, row, found[row.no].digests)
+    return len(due)
 
 
-def _last(desk: Desk, asked: dict[str, Value]) -> int:
-    """What belongs to no run that is removed: payloads, old answers, old lines."""
+def _let_go(desk: Desk, found: Found) -> bool:
+    """A run that is as it was refers to some of its payloads no more."""
+    row = desk.store.run_by_no(found.no)
+    if row is None or not _still(desk, found, row) or not _stands_alone(desk, row):
+        return False
+    desk.belongs(row.id)
+    desk.batch.blob_refs_done += [(found.no, digest) for digest in found.digests]
+    for digest in found.digests:
+        desk.blobs.forget(digest)
+    return True
+
+
+def _remove_loose(desk: Desk, asked: dict[str, Value]) -> list[Value] | None:
+    """Those of these payloads that nobody refers to: how many, and which of them are files. None if others are pinned by
+    now than when they were looked for."""
+    if finding.pinning(desk.store, asked["pinned_by"]) != asked["pinned_by"]:
+        return None
+    before_ns = min(asked["before_ns"], max(0, desk.clock.now_ns() - LOOSE_KEPT_NS))
+    return list(desk.store.remove_loose([SHA256 + one for one in asked["digests"]], before_ns))
+
+
+def _last(desk: Desk, asked: dict[str, Value]) -> None:
+    """What belongs to no run and is no payload: old answers, old lines."""
     desk.belongs("")
-    # By the time that it is, whatever time the runs are collected for: somebody waits for the answer to this.
     now = min(desk.clock.now_ns(), 2**62 if asked["now_ns"] is None else asked["now_ns"])
     desk.batch.replies_until_ns = max(0, now - REPLIES_KEPT_NS)
     desk.batch.audit_until_ns = max(0, now - AUDIT_KEPT_NS)
     bulks.forget_old(desk, now)
     lines.forget_old(desk, now)
     dead_letters.forget_old(desk, now)
-    removed = _sweep(desk, [(no, digest) for no, digest in asked["expired"]], now)
     if asked["by"] is not None:
-        desk.diagnose("", "COLLECTED", {"by": asked["by"], "runs": asked["runs"], "blobs": removed})
-    return removed
-
-
-def _sweep(desk: Desk, expired: list[tuple[int, str]], now_ns: int) -> int:
-    removed = desk.store.sweep(keep=desk.pinned(), expired=expired, loose_before_ns=now_ns - LOOSE_KEPT_NS)
-    for _, digest in expired:
-        desk.blobs.forget(digest)
-    return removed
-
-
-def _expired_some(desk: Desk, *, now_ns: int | None, before_no: int | None) -> list[Value]:
-    """Payloads past their date, of one page of ended runs; then where the next page begins, or 0."""
-    now = desk.clock.now_ns() if now_ns is None else now_ns
-    rows = desk.store.runs(status=sorted(TERMINAL), before_no=before_no, limit=COLLECT_PER_COMMIT)
-    expired: list[Value] = []
-    for row in rows:
-        if not desk.held.holds(row.id):
-            continue
-        ended_ns = now if row.ended_ns is None else row.ended_ns
-        found = [
-            digest
-            for digest, lifetime in _lifetimes(desk, row).items()
-            if lifetime is not None and ended_ns + lifetime <= now and desk.store.has_blob(digest)
-        ]
-        if found and _stands_alone(desk, row):
-            expired += [[row.no, digest] for digest in found]
-    return [expired, rows[-1].no if len(rows) == COLLECT_PER_COMMIT else 0]
+        body = {"by": asked["by"], "runs": asked["runs"], "blobs": asked["blobs"]}
+        desk.diagnose("", "COLLECTED", body)
 
 
 def _stands_alone(desk: Desk, row: RunRow) -> bool:
@@ -239,56 +284,15 @@ def _stands_alone(desk: Desk, row: RunRow) -> bool:
     return True
 
 
-def _lifetimes(desk: Desk, row: RunRow) -> dict[str, int | None]:
-    """How long after a run's end each of its payloads lives; None: as long as the run. Of several
-    references to one payload the longest counts."""
-    try:
-        loaded = desk.registry.load(row.definition)
-    except TreadleError:
-        return {}  # its code is not at hand: what it stored stays with it
-    machine = loaded.machine
-    if not isinstance(machine, KeepingMachine) or not machine.has_lifetimes(loaded.definition):
-        return {}
-    found: dict[str, int | None] = {}
-    looked_into: set[str] = set()
-    queue: list[Value] = [
-        record.record() for record in desk.store.journal(row.no) if b"checksum" in record.body
-    ]
-    while queue:
-        for reference in _references(queue.pop()):
-            digest = str(reference["checksum"])
-            if "scope" in reference:
-                lifetime = machine.lifetime_ns(reference)
-                known = found.get(digest, 0)
-                found[digest] = None if lifetime is None or known is None else max(known, lifetime)
-                continue
-            found[digest] = None
-            if digest not in looked_into and desk.store.has_blob(digest):
-                # A large report, or a chunk of results: references stand in it too.
-                looked_into.add(digest)
-                queue.append(decode_trusted(desk.store.blob(digest)))
-    return found
-
-
-def _references(value: Value) -> Iterator[dict[str, Value]]:
-    """References to whole payloads; one with a path is an address inside another's payload."""
-    if isinstance(value, dict):
-        if is_reference(value):
-            if "path" not in value:
-                yield value
-            return
-        value = list(value.values())
-    if isinstance(value, list):
-        for item in value:
-            yield from _references(item)
-
-
 def remove_run(desk: Desk, row: RunRow) -> None:
-    """Removes a run that has ended. What it kept for ever is nobody's from now on: runs count from 1."""
+    """Removes a run that has ended."""
+    _remove_run(desk, row, finding.lasting(desk.store, desk.registry, row))
+
+
+def _remove_run(desk: Desk, row: RunRow, lasting: Sequence[str]) -> None:
+    """What it kept for ever is nobody's from now on: runs count from 1."""
     desk.hot.drop(row.id)
-    for digest, lifetime in _lifetimes(desk, row).items():
-        if lifetime == FOREVER_NS:
-            desk.batch.blob_refs.append((NOBODY, digest))
+    desk.batch.blob_refs += [(NOBODY, digest) for digest in lasting]
     if desk.store.document(RETURNED, row.id) is not None:
         desk.batch.documents.append((RETURNED, row.id, desk.clock.now_ns(), None))
     desk.batch.runs_removed.append(row.no)

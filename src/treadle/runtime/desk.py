@@ -6,7 +6,7 @@ to itself. They see this and nothing of the core behind it.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Protocol
 
 import msgspec
@@ -120,10 +120,6 @@ class Desk(Protocol):
         """Hands out the open work of these runs that nobody has: there was no room for it."""
         ...
 
-    def pinned(self) -> Iterable[str]:
-        """Payloads that stay although no run holds them."""
-        ...
-
 
 class Handing(Desk, Protocol):
     """The desk of an operation, which may leave its answer to an event."""
@@ -143,8 +139,8 @@ class Handing(Desk, Protocol):
 
 
 class Operations(Protocol):
-    """What a core can be asked for besides events, and what is kept on account of it. The core knows none of
-    it: it is handed in by whoever composes it."""
+    """What a core can be asked for besides events. The core knows none of it: it is handed in by whoever composes
+    it."""
 
     def perform(self, desk: Handing, asked: Operate) -> object:
         """Performs an operation, on the core's thread, as a change of its own. Raises a TreadleError to refuse."""
@@ -156,10 +152,6 @@ class Operations(Protocol):
 
     def recheck(self, desk: Desk, asked: Operate) -> None:
         """An event that answers an operation has its turn: raises what that is refused with if it may not be any more."""
-        ...
-
-    def pinned(self, desk: Desk) -> Iterable[str]:
-        """Payloads that stay although no run holds them."""
         ...
 
 
@@ -174,9 +166,6 @@ class NoOperations:
 
     def recheck(self, desk: Desk, asked: Operate) -> None:
         pass
-
-    def pinned(self, desk: Desk) -> Iterable[str]:
-        return ()
 
 
 # What an operation returns when events that it posted answer in its place.

@@ -163,8 +163,8 @@ def _clock(reads: Reads, report: _Report) -> None:
 
 
 def _orphans(reads: Reads, report: _Report) -> None:
-    for table, count in reads.orphans().items():
-        told = f"{count} runs that are gone still have rows here"
+    for table, runs in reads.orphans().items():
+        told = f"{len(runs)} runs that are gone still have rows here"
         report.find("table", table, told, "treadle gc removes them")
 
 

@@ -1,9 +1,8 @@
 """Payloads moved out of what people send in, and put back where people look at a run.
 
-What is too large for the journal goes to the blobs, and a reference stands in its place. For people
-only references that a dialect marked as its own bookkeeping (`schema_hint` agent or process), or that
-stand for what people or other runs are handed (`payload`), are resolved: other dialects show references to
-their users on purpose.
+What is too large for the journal goes to the blobs, and a reference stands in its place, marked as the dialect
+says (`Traits.payload_hint`). For people only those are resolved that are marked as bookkeeping (`payload`; two dialects
+wrote words of their own, which are in journals): others show references to their users on purpose.
 """
 
 from __future__ import annotations

@@ -21,6 +21,9 @@ from .files import folder_mode, mode_beside
 class BlobPlace(Protocol):
     """Where payloads are that are too large for the table. What is written is there when `write` returns."""
 
+    # How many can be removed in no time.
+    removed_at_once: int
+
     def write(self, digest: str, body: bytes) -> None: ...
     def read(self, digest: str, size: int) -> bytes: ...
     def check(self, digest: str, size: int) -> None:
@@ -53,6 +56,8 @@ def known(blobs: BlobPlace | None, digest: str) -> BlobPlace:
 
 
 class BlobFiles:
+    removed_at_once = 100
+
     def __init__(self, store: Path) -> None:
         self._store = store
         self._folder = store.with_name(store.name + "-blobs")

@@ -14,6 +14,7 @@ from treadle.kernel.history import Stored
 from .blobs import BlobPlace
 from .commits import UnderWay
 from .dialect import SqlDialect
+from .loose import Orphans
 from .orphans import orphans
 from .row_reading import RUN_COLUMNS, STORED_COLUMNS, is_whole, run_of, stored_of
 from .run_rows import RunRow
@@ -94,8 +95,8 @@ class SqlConnection:
     def now_ns(self) -> int:
         return int(self._one(f"SELECT {self._dialect.now_ns}")[0])
 
-    def orphans(self) -> dict[str, int]:
-        return {table: len(runs) for table, runs in orphans(self._all).items()}
+    def orphans(self) -> Orphans:
+        return orphans(self._all)
 
     def work_key(self) -> bytes:
         return bytes.fromhex(self._one("SELECT value FROM meta WHERE key = 'work_key'")[0])

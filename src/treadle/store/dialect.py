@@ -118,5 +118,5 @@ class Tended:
 
 
 def on_shards(column: str, shards: Collection[int] | None) -> str:
-    """Narrows a query to some shards; to none if there is none."""
+    """Narrows a query to some shards, or runs by their numbers; to none if there is none."""
     return "" if shards is None else f"AND {column} IN ({', '.join(map(str, sorted(shards))) or '-1'})"

@@ -20,6 +20,9 @@ _PREFIX: Final = "sha256:"
 class BlobObjects:
     """As `BlobFiles`, elsewhere."""
 
+    # Each is a request of its own.
+    removed_at_once = 2
+
     def __init__(self, url: str) -> None:
         try:
             from obstore.store import from_url

@@ -3,9 +3,12 @@ hand, or written by a version with a fault, may have some. They cost room, and a
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from typing import Any, Final, Protocol
 
 from treadle.kernel.values import encode
+
+from .loose import Orphans
 
 SHOWN_MAX: Final = 10_000
 # Tables whose rows belong to a run by its number; 0 is nobody, whose payloads are kept for ever.
@@ -21,9 +24,9 @@ class _Asked(Protocol):
     def __call__(self, query: str, *parameters: Any) -> list[Any]: ...
 
 
-def orphans(ask: _Asked) -> dict[str, list[Any]]:
+def orphans(ask: _Asked) -> Orphans:
     """The runs that are gone and still have rows, by table."""
-    found: dict[str, list[Any]] = {}
+    found: Orphans = {}
     for table in BY_NUMBER:
         # From one run to the next by the index: a journal may have millions of records of few runs.
         query = f"""WITH RECURSIVE owners(run) AS (
@@ -43,9 +46,12 @@ def orphans(ask: _Asked) -> dict[str, list[Any]]:
     return {table: runs for table, runs in found.items() if runs}
 
 
-def remove_orphans(tx: Any, found: dict[str, list[Any]]) -> None:
+def remove_orphans(tx: Any, found: Mapping[str, Sequence[int | str]]) -> None:
+    """Where the run is still gone: an id may be another run's by now."""
     for table, runs in found.items():
-        owner = "task" if table == "task_roles" else BY_ID.get(table, "run")
-        tx.executemany(
-            f"DELETE FROM {table} WHERE {_ONLY.get(table, '')}{owner} = ?", [(run,) for run in runs]
-        )
+        owner, (of, key) = BY_ID.get(table, "run"), ("runs", "id" if table in BY_ID else "no")
+        if table == "task_roles":
+            owner, of, key = "task", "tasks", "no"
+        query = f"""DELETE FROM {table} WHERE {_ONLY.get(table, "")}{owner} = ?
+                    AND NOT EXISTS (SELECT 1 FROM {of} WHERE {key} = ?)"""
+        tx.executemany(query, [(run, run) for run in runs])

@@ -20,6 +20,7 @@ from treadle.kernel.values import Value
 
 from .commits import UnderWay
 from .figures import StoreNumbers
+from .loose import LooseReads, LooseWrites
 from .marks import Followable, MovedRun
 from .place_rows import Crowd as Crowd
 from .place_rows import Line as Line
@@ -170,6 +171,8 @@ class Batch(msgspec.Struct):
     blobs: dict[str, bytes] = {}
     # (run, digest)
     blob_refs: list[tuple[int, str]] = []
+    # (run, digest) of payloads that a run refers to no more: they are past their date
+    blob_refs_done: list[tuple[int, str]] = []
     definitions: list[DefinitionRow] = []
     versions: list[VersionRow] = []
     # (kind, id, at_ns, body or None to remove)
@@ -206,7 +209,7 @@ of_places = attrgetter("places_new", "places_held", "places_resting", "places_do
 Numbered = Literal["run", "task"]
 
 
-class Reads(Followable, ManyRuns, Protocol):
+class Reads(Followable, LooseReads, ManyRuns, Protocol):
     """Questions; each is one indexed query (or a page of one)."""
 
     @property
@@ -343,10 +346,6 @@ class Reads(Followable, ManyRuns, Protocol):
         """Who may have work in hand: whoever is there, by the store's clock, and whoever still holds a shard."""
         ...
 
-    def orphans(self) -> dict[str, int]:
-        """How many runs that are gone still have rows, by table."""
-        ...
-
     def blob(self, digest: str) -> bytes: ...
     def has_blob(self, digest: str) -> bool: ...
     def payloads(self, after: str, limit: int) -> list[tuple[str, int]]: ...
@@ -376,12 +375,14 @@ class Reads(Followable, ManyRuns, Protocol):
         rules: Sequence[AgeRule] = (),
         *,
         stated: bool = True,
+        among: Collection[int] | None = None,
     ) -> list[RunRow]:
-        """Ended runs past their date: by a rule, where one speaks of them; else, if `stated`, by their own."""
+        """Ended runs past their date: by a rule, where one speaks of them; else, if `stated`, by their own. `among`: of
+        the runs with these numbers."""
         ...
 
 
-class Store(Reads, Protocol):
+class Store(Reads, LooseWrites, Protocol):
     """Reads, plus the writes of the one owner and the inbox of everybody else."""
 
     def own(self) -> int:
@@ -450,18 +451,6 @@ class Store(Reads, Protocol):
 
     def notice(self) -> None:
         """Somebody said that something is there for us: `changed` says so. From any thread."""
-        ...
-
-    def sweep(
-        self,
-        *,
-        keep: Iterable[str] = (),
-        expired: Iterable[tuple[int, str]] = (),
-        loose_before_ns: int | None = None,
-    ) -> int:
-        """Removes blobs that no run refers to, except `keep`; how many. What a run has in `expired`
-        (run, digest) it does not refer to any more. What was put down for a receipt to come stays until it is older
-        than `loose_before_ns`."""
         ...
 
     def shrink(self, *, rewrite: bool = False) -> int:

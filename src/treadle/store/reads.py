@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import json
+import time
 from collections.abc import Collection, Iterator, Sequence
-from typing import Any
+from typing import Any, Final
 
 from treadle.kernel.errors import BlobCorrupt, BlobMissing, DefinitionCorrupt, TreadleError
 from treadle.kernel.values import Value, decode_trusted, digest_bytes
@@ -26,6 +27,8 @@ from .row_reading import RUN_COLUMNS, run_of
 
 # SQLite takes many more variables in one statement; a page of them is quick anywhere.
 KEYS_PER_QUERY = 500
+# A file of a payload that has no row after so long was left by somebody who was killed.
+FILES_KEPT_NS: Final = 3_600 * 10**9
 AUDIT_COLUMNS = 'at_ns, "user", token, action, target, status, code, server, request'
 TASK_STATUSES = ("open", "claimed", "completed", "cancelled", "expired")
 TASK_COLUMNS = (
@@ -123,8 +126,9 @@ class SqlReads(RunReads, RunCounts, PlaceReads, FollowReads, ManyReads, MemberRe
         rules: Sequence[AgeRule] = (),
         *,
         stated: bool = True,
+        among: Collection[int] | None = None,
     ) -> list[RunRow]:
-        here, found = on_shards("shard", shards), list[RunRow]()
+        here, found = f"{on_shards('shard', shards)} {on_shards('no', among)}", list[RunRow]()
         for condition, values, order in past_conditions(now_ns, rules, stated=stated):
             query = f"SELECT {RUN_COLUMNS} FROM runs WHERE {condition} {here} ORDER BY {order} LIMIT ?"
             found += [run_of(row) for row in self._all(query, *values, limit - len(found))]
@@ -332,6 +336,23 @@ class SqlReads(RunReads, RunCounts, PlaceReads, FollowReads, ManyReads, MemberRe
 
     def has_blob(self, digest: str) -> bool:
         return self._one("SELECT 1 FROM blobs WHERE digest = ?", digest) is not None
+
+    def loose(self, before_ns: int, after: str, limit: int) -> list[str]:
+        query = """SELECT digest FROM blobs WHERE digest > ? AND at_ns <= ?
+                   AND NOT EXISTS (SELECT 1 FROM blob_refs WHERE blob_refs.digest = blobs.digest)
+                   ORDER BY digest LIMIT ?"""
+        return [digest for (digest,) in self._all(query, after, bounded(before_ns), limit)]
+
+    def stray_files(self) -> list[str]:
+        if self._files is None:
+            return []
+        # A file comes before its row: a young one without a row may be somebody's who writes it just now.
+        old = self._files.digests(time.time_ns() - FILES_KEPT_NS)
+        return sorted(digest for digest in old if not self.has_blob(digest))
+
+    @property
+    def files_at_once(self) -> int:
+        return 1 if self._files is None else self._files.removed_at_once
 
     def blobs_of(self, run: int) -> list[str]:
         rows = self._all("SELECT digest FROM blob_refs WHERE run = ? ORDER BY digest", run)

@@ -7,7 +7,6 @@ inside it, and is durable when it returns. Whatever fails, fails whole.
 from __future__ import annotations
 
 import json
-import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 from hashlib import sha256
@@ -23,7 +22,7 @@ from . import taken
 from .blobs import BlobPlace
 from .commits import Transaction, UnderWay
 from .dialect import SqlDialect
-from .orphans import BY_NUMBER, orphans, remove_orphans
+from .orphans import BY_NUMBER
 from .packing import pack
 from .places import write_places
 from .protocol import Batch, Numbered, RunRow, TaskRow, beside_records, beside_runs, of_places
@@ -32,8 +31,6 @@ from .row_reading import RUN_COLUMNS
 from .taken import FRAMES, JOURNAL, PLACED
 from .upkeep import SqlUpkeep, marks
 
-# A file of a payload that has no row after so long was left by somebody who was killed.
-FILES_KEPT_NS: Final = 3_600 * 10**9
 # A store's first records are written as they are: who only writes a few is done before the codec would be loaded.
 PLAIN_RECORDS: Final = 8
 
@@ -71,7 +68,6 @@ _UPSERT_VERSION = """INSERT INTO versions (name, version, digest, path, status, 
                      status = excluded.status, reasons = excluded.reasons"""
 _INSERT_AUDIT = f"INSERT INTO audit ({AUDIT_COLUMNS}) VALUES ({marks(AUDIT_COLUMNS)})"
 _INSERT_REPLY = "INSERT INTO replies (key, at_ns, body) VALUES (?, ?, ?) ON CONFLICT (key) DO NOTHING"
-_EPOCH = "SELECT epoch FROM shards WHERE shard = 0"
 _CAP_DIAGNOSTICS = """DELETE FROM diagnostics WHERE run = ? AND no <= coalesce(
                       (SELECT no FROM diagnostics WHERE run = ? ORDER BY no DESC LIMIT 1 OFFSET ?), 0)"""
 
@@ -269,18 +265,6 @@ class SqlStore(SqlUpkeep):
         if done.rowcount != 1:
             raise OwnershipLost("another process took this store over")
 
-    def _check_epoch(self, tx: Any, shards: Iterable[int]) -> None:
-        """Refuses the transaction unless every shard is still this store's."""
-        if self._shards == 1 and {*shards} <= {0}:
-            wanted, found = self._held or {0: -1}, {0: tx.execute(_EPOCH).fetchone()[0]}
-        else:
-            wanted = {shard: self._held.get(shard, -1) for shard in shards}
-            marked = ", ".join("?" * len(wanted))
-            query = f"SELECT shard, epoch FROM shards WHERE shard IN ({marked})"
-            found = dict(tx.execute(query, tuple(wanted)).fetchall())
-        if found != wanted:
-            raise OwnershipLost(f"this engine held epochs {wanted}; the store is at {found}")
-
     def _write_runs(self, tx: Any, batch: Batch) -> None:
         if batch.runs_new:
             self._insert_runs(tx, batch.runs_new.values())
@@ -395,6 +379,8 @@ class SqlStore(SqlUpkeep):
             tx.executemany(query, batch.blob_refs)
             # What a worker put down for a receipt waits for nobody any more: it is the run's, and goes with it.
             tx.executemany(_NOT_LOOSE, [(digest,) for _, digest in batch.blob_refs])
+        if batch.blob_refs_done:
+            tx.executemany("DELETE FROM blob_refs WHERE run = ? AND digest = ?", batch.blob_refs_done)
         for row in batch.definitions:
             body = encode(row.body)
             tx.execute(
@@ -429,12 +415,6 @@ class SqlStore(SqlUpkeep):
             self._behind.discard(table)
         return held
 
-    def _note_taken(self, tx: Any) -> None:
-        """Before rows are removed."""
-        if self._has_places:
-            taken.note(tx)
-            self._behind.update(PLACED)
-
     def _remove_runs(self, tx: Any, numbers: list[int]) -> None:
         self._note_taken(tx)
         rows = [(no,) for no in numbers]
@@ -455,38 +435,3 @@ class SqlStore(SqlUpkeep):
             version = self._dialect.data_version(self._connection)
         before, self._data_version = self._data_version, version
         return version != before
-
-    def sweep(
-        self,
-        *,
-        keep: Iterable[str] = (),
-        expired: Iterable[tuple[int, str]] = (),
-        loose_before_ns: int | None = None,
-    ) -> int:
-        """Payloads are removed in two steps: the row in a transaction, then the file. A crash between
-        them leaves a file without a row, which the next sweep finds."""
-        kept = set(keep)
-        before_ns = 2**62 if loose_before_ns is None else max(0, loose_before_ns)
-        query = """SELECT digest FROM blobs WHERE at_ns <= ? AND digest NOT IN (SELECT digest FROM blob_refs)
-                   ORDER BY digest"""
-        with self._transaction() as tx:
-            self._check_epoch(tx, self._held)
-            self._dialect.keep_out(tx, "blobs")
-            if lost := orphans(self._all):
-                self._note_taken(tx)
-                remove_orphans(tx, lost)
-            tx.executemany("DELETE FROM blob_refs WHERE run = ? AND digest = ?", list(expired))
-            loose = [row[0] for row in self._all(query, before_ns) if row[0] not in kept]
-            if loose:
-                # What a run hands over is nobody's while the message is under way, should the run be gone by then.
-                under_way = b"\0".join([bytes(row[0]) for row in self._all("SELECT body FROM inbox")])
-                loose = [digest for digest in loose if digest.encode() not in under_way]
-            tx.executemany("DELETE FROM blobs WHERE digest = ?", [(digest,) for digest in loose])
-        if self._files is not None:
-            # A file comes before its row: a young one without a row may be somebody's who writes it just now.
-            left = self._files.digests(time.time_ns() - FILES_KEPT_NS)
-            for digest in sorted({*loose, *left}):
-                with self._transaction():
-                    if not self.has_blob(digest):
-                        self._files.remove(digest)
-        return len(loose)

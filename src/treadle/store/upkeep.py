@@ -6,15 +6,21 @@ from __future__ import annotations
 import json
 import weakref
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any
+from typing import Any, Final
 
-from treadle.kernel.errors import Unsupported
+from treadle.kernel.errors import OwnershipLost, Unsupported
 from treadle.kernel.limits import BLOB_INLINE_BYTES_MAX
 from treadle.kernel.model import shard_of as kernel_shard_of
 
+from . import taken
 from .connection import BACKUP, UNFINISHED
-from .protocol import Message
+from .loose import LOOSE_AT_ONCE, named
+from .orphans import remove_orphans
+from .protocol import Message, bounded
 from .reads import SqlReads
+from .taken import PLACED
+
+_EPOCH: Final = "SELECT epoch FROM shards WHERE shard = 0"
 
 
 def marks(columns: str) -> str:
@@ -26,6 +32,8 @@ class SqlUpkeep(SqlReads):
     # The shards that this store has claimed, and the epoch of each; how many there are.
     _held: dict[int, int]
     _shards: int
+    # The tables whose newest rows may have been removed, since anybody last put some behind them.
+    _behind: set[str]
 
     # --- who owns it ---
 
@@ -69,6 +77,24 @@ class SqlUpkeep(SqlReads):
     def shard_of(self, run: str) -> int:
         """Where a run's rows are found; what belongs to no run is on the first shard."""
         return 0 if self._shards == 1 or not run else kernel_shard_of(run, self._shards)
+
+    def _check_epoch(self, tx: Any, shards: Iterable[int]) -> None:
+        """Refuses the transaction unless every shard is still this store's."""
+        if self._shards == 1 and {*shards} <= {0}:
+            wanted, found = self._held or {0: -1}, {0: tx.execute(_EPOCH).fetchone()[0]}
+        else:
+            wanted = {shard: self._held.get(shard, -1) for shard in shards}
+            marked = ", ".join("?" * len(wanted))
+            query = f"SELECT shard, epoch FROM shards WHERE shard IN ({marked})"
+            found = dict(tx.execute(query, tuple(wanted)).fetchall())
+        if found != wanted:
+            raise OwnershipLost(f"this engine held epochs {wanted}; the store is at {found}")
+
+    def _note_taken(self, tx: Any) -> None:
+        """Before rows are removed."""
+        if self._has_places:
+            taken.note(tx)
+            self._behind.update(PLACED)
 
     # --- what others leave here ---
 
@@ -115,6 +141,49 @@ class SqlUpkeep(SqlReads):
         rows = [(d, len(body), 0, body if len(body) <= inline else None) for d, body in blobs.items()]
         query = "INSERT INTO blobs (digest, size, at_ns, body) VALUES (?, ?, ?, ?) ON CONFLICT (digest) DO NOTHING"
         tx.executemany(query, rows)
+
+    def remove_orphans(self, found: Mapping[str, Sequence[int | str]]) -> None:
+        with self._transaction() as tx:
+            self._check_epoch(tx, self._held)
+            self._note_taken(tx)
+            remove_orphans(tx, found)
+
+    def remove_loose(self, digests: Sequence[str], before_ns: int) -> tuple[int, list[str]]:
+        """The rows, in a transaction; then whoever asked has the files removed. A crash between them leaves a file
+        without a row, which is found as a stray one."""
+        query = f"""SELECT digest, body IS NULL FROM blobs WHERE at_ns <= ? AND digest IN ({", ".join("?" * len(digests))})
+                    AND NOT EXISTS (SELECT 1 FROM blob_refs WHERE blob_refs.digest = blobs.digest)"""
+        with self._transaction() as tx:
+            self._check_epoch(tx, self._held)
+            self._dialect.keep_out(tx, "blobs")
+            loose = dict(self._all(query, bounded(before_ns), *digests)) if digests else {}
+            if loose:
+                # What a run hands over is nobody's while the message is under way, should the run be gone by then.
+                under_way = named(bytes(row[0]) for row in self._all("SELECT body FROM inbox"))
+                loose = {digest: filed for digest, filed in loose.items() if digest not in under_way}
+            tx.executemany("DELETE FROM blobs WHERE digest = ?", [(digest,) for digest in loose])
+        return len(loose), sorted(digest for digest, filed in loose.items() if filed)
+
+    def remove_files(self, digests: Sequence[str]) -> None:
+        if self._files is None or not digests:
+            return
+        with self._transaction():
+            for digest in digests:
+                if not self.has_blob(digest):
+                    self._files.remove(digest)
+
+    def sweep(self, *, keep: Iterable[str] = (), loose_before_ns: int | None = None) -> int:
+        kept, before_ns = set(keep), 2**62 if loose_before_ns is None else max(0, loose_before_ns)
+        if lost := self.orphans():
+            self.remove_orphans(lost)
+        removed, page = 0, [""]
+        while page:
+            page = self.loose(before_ns, page[-1], LOOSE_AT_ONCE)
+            count, files = self.remove_loose([digest for digest in page if digest not in kept], before_ns)
+            self.remove_files(files)
+            removed += count
+        self.remove_files(self.stray_files())
+        return removed
 
     def shrink(self, *, rewrite: bool = False) -> int:
         with self._dialect.errors():

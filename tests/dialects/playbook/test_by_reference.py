@@ -236,7 +236,8 @@ async def test_replay_says_which_stored_payload_is_gone(tmp_path: Path) -> None:
         run = await engine.start(definition, id="one")
         await run.settled(timeout=20)
         checksum = (await run.show())["state"]["ctx"]["big"]["checksum"]
-        await change(engine, lambda desk: desk.store.sweep(expired=[(run_no(desk), checksum)]))
+        await change(engine, lambda desk: desk.batch.blob_refs_done.append((run_no(desk), checksum)))
+        await engine.gc()
         found = await engine.replay("one")
         assert found["equal"] is None
         assert checksum in found["error"]["message"]

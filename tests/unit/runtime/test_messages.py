@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -34,8 +35,9 @@ from treadle.runtime.messages import (
 )
 from treadle.runtime.ports import NewRun
 from treadle.runtime.recovery import offers
+from treadle.runtime.registry import Registry
 from treadle.runtime.shards import Held
-from treadle.store.protocol import Batch
+from treadle.store.protocol import Batch, Reads
 
 from .test_core import Bench, awaits, work
 
@@ -314,9 +316,13 @@ async def test_answers_that_nobody_comes_for_go_by_their_age() -> None:
         bench.settle()
         return bench.answers["write"]
 
-    await collecting.collect(operate, [""], now_ns=None, dry_run=True)
+    async def read(question: Callable[[Reads, Registry], Any]) -> Any:
+        return question(bench.real, bench.core.desk.registry)
+
+    collection = collecting.Collection(operate, read, [""], clock=bench.now_ns, now_ns=None)
+    await collection.preview()
     assert len(bench.real.replies(["guest:old", "guest:new"])) == 2
-    await collecting.collect(operate, [""], now_ns=None, dry_run=False)
+    await collection.collect()
     assert bench.real.replies(["guest:old", "guest:new"]) == {"guest:new": b"2"}
 
 
@@ -328,12 +334,10 @@ def test_a_run_that_is_collected_is_not_brought_back_by_what_comes_late() -> Non
     receipt = Receipt(intent=bench.works[0].intent.id, value=1)
     bench.core.submit(Deliver("run", receipt))
     bench.settle()
-    bench.core.change(
-        OwnChange(
-            lambda desk: collecting.perform(desk, {"step": "runs", "now_ns": 2**62, "ruled": False}),
-            bench.ack("gc"),
-        )
-    )
+    row = bench.real.run("run")
+    assert row is not None
+    asked = {"step": "runs", "now_ns": 2**62, "ruled": False, "runs": [[row.no, row.id, row.seq, []]]}
+    bench.core.change(OwnChange(lambda desk: collecting.perform(desk, asked), bench.ack("gc")))
     bench.core.submit(Deliver("run", receipt, ack=bench.ack("late")))
     bench.settle()
     bench.core.submit(Deliver("run", receipt, ack=bench.ack("later")))

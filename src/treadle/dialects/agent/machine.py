@@ -31,7 +31,9 @@ class AgentMachine(Machine):
     version: ClassVar[int] = 3
     oldest: ClassVar[int] = 2
     # `workflow:end` is the last event an observer sees.
-    traits: ClassVar[Traits] = Traits(large_input=True, large_data=True, last_event_closes=True)
+    traits: ClassVar[Traits] = Traits(
+        large_input=True, large_data=True, last_event_closes=True, payload_hint="agent"
+    )
 
     def load(self, body: Value) -> Workflow:
         return load(body)

@@ -63,7 +63,7 @@ class Code:
 
 class FunctionMachine(PastMachine):
     dialect: ClassVar[str] = DIALECT_NAME
-    traits: ClassVar[Traits] = Traits(large_input=True, large_data=True)
+    traits: ClassVar[Traits] = Traits(large_input=True, large_data=True, payload_hint="function")
 
     def __init__(self, *, patience: Patience = PATIENCE, lives_max: int = HOT_RUNS_MAX) -> None:
         self._patience = patience

@@ -60,7 +60,9 @@ class PlaybookMachine(KeepingMachine):
     version = CURRENT
     # One value is small or a reference; how many of them one step names is the author's choice. What
     # can be sliced is (`slices.Slices`); the arguments of one step cannot.
-    traits: ClassVar[Traits] = Traits(large_input=True, large_data=True, record_bytes_max=16 * 1024 * 1024)
+    traits: ClassVar[Traits] = Traits(
+        large_input=True, large_data=True, record_bytes_max=16 * 1024 * 1024, payload_hint="playbook"
+    )
 
     def __init__(self, slices: Slices = SLICES) -> None:
         self._slices = slices

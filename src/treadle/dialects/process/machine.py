@@ -22,7 +22,7 @@ class ProcessMachine(Machine):
     dialect: ClassVar[str] = "process"
     # 2: errors name their step; an escalated task names the one it came from; what is large is stored.
     version: ClassVar[int] = 2
-    traits: ClassVar[Traits] = Traits(large_input=True, large_data=True)
+    traits: ClassVar[Traits] = Traits(large_input=True, large_data=True, payload_hint="process")
 
     def load(self, body: Value) -> Program:
         # Keys in canonical order, as the store gives them back: whoever runs it decides the same.

@@ -241,9 +241,6 @@ class WorldHost:
     def recheck(self, desk: Desk, asked: Operate) -> None:
         """What was handed on stays so."""
 
-    def pinned(self, desk: Desk) -> Iterator[str]:
-        return snapshots.pinned(desk.store)
-
     def app_of(self, manifest: str) -> App:
         if manifest not in self.apps:
             raise UnknownWorkflow(f"the application at {manifest} is not here", code="CODE_MISSING")

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
+from treadle.apps.snapshots import PINS
 from treadle.kernel.errors import PASSING, OwnershipLost, TreadleError
 from treadle.kernel.model import Receipt, Started
 from treadle.lang.definition import Definition
@@ -15,9 +16,9 @@ from treadle.runtime import collecting, deploys, keeping
 from treadle.runtime.audit import AuditEntry
 from treadle.runtime.commands import CheckpointSaved, Deliver, FrameSent, Operate
 from treadle.runtime.messages import message_to_bytes, reply_from_bytes
-from treadle.runtime.registry import DefinitionFamily
+from treadle.runtime.registry import DefinitionFamily, Registry
 from treadle.runtime.tasks import OPEN, Actor, Operation
-from treadle.store.protocol import GUEST, Message
+from treadle.store.protocol import GUEST, Message, Reads
 from treadle.store.sql import SqlStore
 
 from .disk import Died, SimDialect
@@ -33,6 +34,8 @@ PATIENCE_NS = 3_000 * MS
 # How often the store is tidied while all goes on.
 TIDY_NS = 2_000 * MS
 TIDIED_MAX = 15
+# How old what a collection has read may be when it is made use of.
+READ_NS = 300 * MS
 # Later than any run is kept.
 FAR_NS = 2**62
 # Whom an answer is told.
@@ -374,8 +377,7 @@ class Keeper:
             return
         self._world.after(TIDY_NS, self._tidy)
         if (owner := self._world.reach()) is not None:
-            work = collecting.collect(_ask_for, self._world.homes, now_ns=None, dry_run=False)
-            self._drive(owner, work, None, once := Once())
+            self._drive(owner, self._collection(None), None, once := Once())
             # The next one begins anew.
             self._world.after(TIDY_NS, partial(setattr, once, "done", True))
 
@@ -406,9 +408,14 @@ class Keeper:
                 self._world.after(PATIENCE_NS, self.collect)
             return
         once = Once()
-        work = collecting.collect(_ask_for, self._world.homes, now_ns=FAR_NS, dry_run=False)
-        self._drive(owner, work, None, once, self._all_is_collected)
+        self._drive(owner, self._collection(FAR_NS), None, once, self._all_is_collected)
         self._world.after(3 * PATIENCE_NS, lambda: self._again(once))
+
+    def _collection(self, now_ns: int | None) -> Coroutine[Any, Any, Any]:
+        world = self._world
+        return collecting.Collection(
+            _ask_for, _read, world.homes, clock=world.now_ns, now_ns=now_ns, pins=lambda: PINS
+        ).collect()
 
     def _again(self, once: Once) -> None:
         if not once.done:
@@ -426,20 +433,28 @@ class Keeper:
         once: Once,
         ended: Callable[[], None] = lambda: None,
     ) -> None:
-        """One step of a collection: what it asks for is a change on the core. It is `once.done` when it is given up."""
+        """One step of a collection: what it asks for is a change on the core, or is read beside it. It is `once.done` when
+        it is given up."""
+        world = self._world
         if once.done:
             work.close()
             return
         try:
-            home, body = work.send(value)
+            asked = work.send(value)
         except StopIteration:
             once.done = True
             ended()
             return
+        if callable(asked):
+            # Others go on between what is read and what is made of it.
+            found = asked(world.store, owner.registry_of(world.store))
+            world.after(world.rng.randrange(READ_NS), lambda: self._drive(owner, work, found, once, ended))
+            return
+        home, body = asked
 
         def told(value: Any, error: TreadleError | None) -> None:
             if error is None:
-                self._world.after(MS, lambda: self._drive(owner, work, value, once, ended))
+                world.after(MS, lambda: self._drive(owner, work, value, once, ended))
 
         owner.core.submit(Operate(home, collecting.COLLECT, body, told))
 
@@ -452,12 +467,16 @@ class Once:
 
 
 class _Asking:
-    def __init__(self, home: str, body: dict[str, Any]) -> None:
-        self._asked = (home, body)
+    def __init__(self, asked: Any) -> None:
+        self._asked = asked
 
     def __await__(self) -> Generator[Any, Any, Any]:
         return (yield self._asked)
 
 
 def _ask_for(name: str, body: dict[str, Any], *, home: str = "") -> Awaitable[Any]:
-    return _Asking(home, body)
+    return _Asking((home, body))
+
+
+def _read(question: Callable[[Reads, Registry], Any]) -> Awaitable[Any]:
+    return _Asking(question)

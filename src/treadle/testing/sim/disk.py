@@ -269,6 +269,8 @@ class SimPayloads:
     """Large payloads as files (`BlobPlace`): what is written is there when `write` returns; its writer may die before
     that and after it."""
 
+    removed_at_once = 2
+
     def __init__(self, disk: Disk, point: Callable[[], None] | None = None) -> None:
         self._disk = disk
         self._point = point or _steady

@@ -7,7 +7,7 @@ memory, its mailboxes, its leases and its workers (`workers.py`) are gone.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -25,7 +25,7 @@ from treadle.runtime.recovery import offers
 from treadle.runtime.registry import Registry, machines_of
 from treadle.store.commits import Transaction, UnderWay
 from treadle.store.members import Membership
-from treadle.store.protocol import Batch, Numbered
+from treadle.store.protocol import Batch, Numbered, Reads
 from treadle.store.sql import SqlStore
 
 from .disk import Died, SimDialect, SimPayloads, SimTransaction
@@ -130,14 +130,9 @@ class SimProcess:
         )
         workload = world.workload
         self.house = SimHouse(self, workload.code) if isinstance(workload, Housed) else None
-        registry = (
-            Registry(machines_of(workload.machines), store)
-            if self.house is None
-            else self.house.library.registry(store)
-        )
         self.core = Core(
             store,
-            registry,
+            self.registry_of(store),
             self,
             clock=self,
             entropy=world.entropy,
@@ -168,6 +163,11 @@ class SimProcess:
         self.turned_s = -math.inf
         # Whether a call has been heard, and the step that follows is in the calendar.
         self.woken = False
+
+    def registry_of(self, reads: Reads) -> Registry:
+        if self.house is None:
+            return Registry(machines_of(self.world.workload.machines), reads)
+        return self.house.library.registry(reads)
 
     def point(self) -> None:
         """Somewhere in the middle of things: a place to die, and for another thread to go on."""
@@ -319,6 +319,3 @@ class SimOperations(NoOperations):
 
     def recheck(self, desk: Desk, asked: Operate) -> None:
         tasks.recheck(desk, asked)
-
-    def pinned(self, desk: Desk) -> Iterable[str]:
-        return () if self._house is None else self._house.applications.pinned(desk)

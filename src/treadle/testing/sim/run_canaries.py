@@ -13,7 +13,7 @@ from treadle.bus.queues import WorkEntry, WorkLine, WorkQueues
 from treadle.kernel.errors import TreadleError
 from treadle.kernel.model import Started
 from treadle.lang.schedules import Schedule
-from treadle.runtime import admission, collecting, schedules, staging
+from treadle.runtime import admission, finding, schedules, staging
 from treadle.runtime.commands import Deliver
 from treadle.runtime.desk import Desk
 from treadle.runtime.effects import Records
@@ -26,6 +26,7 @@ from treadle.runtime.registry import latest
 from treadle.runtime.staging import Answers, Staged, Staging
 from treadle.store import sql
 from treadle.store.protocol import GUEST
+from treadle.store.sql import SqlStore
 
 
 @contextlib.contextmanager
@@ -147,12 +148,28 @@ def payloads_of_whoever_made_them() -> Iterator[None]:
 @contextlib.contextmanager
 def failed_runs_are_never_due() -> Iterator[None]:
     """A collection passes over runs that did not complete."""
-    past = collecting._past
+    past_rows = finding.past_rows
 
-    def choosy(desk: Any, asked: dict[str, Any], limit: int) -> Any:
-        return [row for row in past(desk, asked, limit) if row.status == "completed"]
+    def choosy(*asked: Any, **more: Any) -> Any:
+        return [row for row in past_rows(*asked, **more) if row.status == "completed"]
 
-    with patch.object(collecting, "_past", choosy):
+    with patch.object(finding, "past_rows", choosy):
+        yield
+
+
+@contextlib.contextmanager
+def loose_as_it_was_found() -> Iterator[None]:
+    """Nobody looks again whether a payload that was nobody's still is, before it is removed."""
+
+    def trusting(store: SqlStore, digests: list[str], before_ns: int) -> tuple[int, list[str]]:
+        with store._transaction() as tx:
+            rows = [
+                store._one("SELECT digest, body IS NULL FROM blobs WHERE digest = ?", one) for one in digests
+            ]
+            tx.executemany("DELETE FROM blobs WHERE digest = ?", [(one,) for one in digests])
+        return len(rows), [row[0] for row in rows if row is not None and row[1]]
+
+    with patch.object(SqlStore, "remove_loose", trusting):
         yield
 
 
@@ -230,6 +247,7 @@ RUN_CANARIES = (
     kept_from_its_beginning,
     payloads_of_whoever_made_them,
     failed_runs_are_never_due,
+    loose_as_it_was_found,
     guests_are_told_less,
     work_as_it_came,
     work_beyond_the_bound_forgotten,
