@@ -350,7 +350,7 @@ def disarmed(value: Value, *, ours: Container[str] = ()) -> Value:
 
 def may_look_like_ours(body: bytes) -> bool:
     """Whether something in these canonical bytes may be taken for a reference."""
-    return (_COLON in body and _CHECKSUM in body) or _MANIFEST in body
+    return (_COLON in body and _CHECKSUM in body) or body.find(_MANIFEST) >= 0
 
 
 def _disarmed(value: Value, ours: Container[str]) -> Value:

@@ -81,7 +81,8 @@ def without_ids(body: bytes, opens: bytes | None, closes: bytes | None) -> bytes
     for mark, at in zip(_MARKS, range(0, len(spelled), _ID_CHARS), strict=False):
         if may_hold and mark in body:
             return None
-        body = body.replace(_ID + spelled[at : at + _ID_CHARS], mark)
+        # One look at the record; `replace` counts first, and looks again.
+        body = mark.join(body.split(_ID + spelled[at : at + _ID_CHARS]))
     return body
 
 

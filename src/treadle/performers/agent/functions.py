@@ -13,6 +13,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Final
 
+from treadle.dialects.agent.context import wants_chunk
 from treadle.kernel.errors import TreadleError
 from treadle.kernel.values import Value, to_value
 from treadle.lang.handed import check_written
@@ -62,8 +63,8 @@ class FunctionWork:
         )
         found = _plain(await _run(tool, to_value(context), about, job), name)
         value: dict[str, Any] = {"data": await self.payloads.slim(job, found, DATA_BYTES_MAX)}
-        if (own := await self.payloads.chunk(job, params["own"])) is not None:
-            value["own"] = own
+        if wants_chunk(own := params["own"]):
+            value["own"] = await self.payloads.chunk(job, own)
         return Done(value=value)
 
     def _find(self, name: str, base: str | None) -> Function:

@@ -12,7 +12,7 @@ from collections import OrderedDict
 from collections.abc import Mapping
 from typing import Any, Final
 
-from treadle.dialects.agent.context import entry, evals_of, wants_chunk
+from treadle.dialects.agent.context import entry, evals_of
 from treadle.kernel.model import disarmed, is_reference, may_look_like_ours
 from treadle.kernel.values import Value, digest, encode
 from treadle.work.job import Job
@@ -23,6 +23,15 @@ DATA_BYTES_MAX: Final = 16 * 1024
 KEPT_BYTES_MAX: Final = 128 * 1024
 FOLD_DEPTH: Final = 16
 CACHED_BYTES_MAX: Final = 32 * 1024 * 1024
+
+
+def _is_small(body: bytes, limit: int) -> bool:
+    return len(body) <= limit and b"hchecksum" not in body
+
+
+def stays_inline(body: bytes, limit: int) -> bool:
+    """Whether a value with these canonical bytes is what `Payloads.slim` gives for it."""
+    return _is_small(body, limit) and not may_look_like_ours(body)
 
 
 class Payloads:
@@ -72,9 +81,7 @@ class Payloads:
         if may_look_like_ours(body):
             value = disarmed(value)
             body = encode(value)
-        if len(body) <= limit and b"hchecksum" not in body:
-            return value
-        return await self.store(job, value)
+        return value if _is_small(body, limit) else await self.store(job, value)
 
     async def items(self, job: Job, items: list[Value]) -> list[Value]:
         """A list of items with every chunk put in place of its reference, oldest first."""
@@ -95,12 +102,10 @@ class Payloads:
             found[item[0]] = entry(await self.load(job, item[1]), evals_of(item))
         return found
 
-    async def chunk(self, job: Job, own: list[Value]) -> dict[str, Any] | None:
-        """Stores own items as a chunk when they have become many; None while they are few. A chunk
+    async def chunk(self, job: Job, own: list[Value]) -> dict[str, Any]:
+        """Stores own items as a chunk; for when they have become many (`wants_chunk`). A chunk
         begins with its depth. Every so often the whole chain is looked through: in a loop most of it
         is data that a later visit has replaced, and a context must not cost more with every visit."""
-        if not wants_chunk(own):
-            return None
         older = await self.load(job, own[0]) if is_reference(own[0]) else None
         depth = 1 if older is None else older[0] + 1
         if depth >= FOLD_DEPTH and depth & (depth - 1) == 0:

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from typing import Any, Final
 
 from treadle.dialects.agent import routing, sources
-from treadle.dialects.agent.context import routing_view
+from treadle.dialects.agent.context import routing_view, wants_chunk
 from treadle.dialects.agent.evals import judge_question, reflect_question
 from treadle.dialects.agent.model import Node, Workflow
 from treadle.dialects.agent.visiting import STATUSES
@@ -26,7 +26,6 @@ from .api import (
     AskRequest,
     ChooseReply,
     ChooseRequest,
-    McpServer,
     McpSessions,
     Provider,
     ProviderError,
@@ -36,7 +35,7 @@ from .api import (
 )
 from .functions import FunctionWork
 from .models import prices
-from .payloads import DATA_BYTES_MAX, PART_BYTES_MAX, Payloads
+from .payloads import DATA_BYTES_MAX, PART_BYTES_MAX, Payloads, stays_inline
 from .questions import QUESTION
 from .replies import checked_calls, reply_of, status_of, storable, text_of, usage_of, written
 from .skill_finding import Skills, Values, recorded
@@ -224,17 +223,38 @@ class AgentWork:
         provider = self._provider(job)
         model = node.model or workflow.model or _own(provider, "default_model")
         at_hand.note(gen_ai__request__model=model)
-        tools, key = NO_TOOLS, None
-        servers: Mapping[str, McpServer] = {}
+        tools = NO_TOOLS
         if node.skills:
             tools = node_tools(node, setup.skills)
-            servers = await self.tools.servers(job, workflow, node, setup.skills)
-        if servers:
-            key = Visit(job.run, params["session"])
+            reply, value = await self._turn_with_skills(job, workflow, node, setup, provider, model, tools)
+        else:
+            request = self._request(job, node, setup, NO_TOOLS, model)
+            reply = reply_of(await provider.turn(request), TurnReply)
+            value = await self._turn_value(job, provider, reply, NO_TOOLS)
+        if params["turn"] == 1:
+            value["warnings"] = [*tools.unmatched(node), *_unpriced(workflow, node, model, reply)]
+        # All of it was made or copied here, so that it need not be copied again; a plain result is small, too.
+        if value.get("status") in STATUSES and not value.get("warnings"):
+            return Done(value=value, is_canonical=True)
+        return Done(value=value, body=encode(value))
+
+    async def _turn_with_skills(
+        self,
+        job: Job,
+        workflow: Workflow,
+        node: Node,
+        setup: Setup,
+        provider: Provider,
+        model: str | None,
+        tools: NodeTools,
+    ) -> tuple[TurnReply, dict[str, Any]]:
+        """A turn for which servers may have to be there."""
+        key = None
+        if servers := await self.tools.servers(job, workflow, node, setup.skills):
+            key = Visit(job.run, job.intent.params["session"])
             session = await self.mcp.open(key, servers, list(tools.taken))
             tools.add_mcp(node, session.tools)
-        request = self._request(job, node, setup, tools)
-        request.model = model
+        request = self._request(job, node, setup, tools, model)
         if servers:
             request.mcp_servers = sorted(servers)
         goes_on = False
@@ -249,14 +269,11 @@ class AgentWork:
             # The servers outlive a turn for the calls it asked for, and for its repetition.
             if key is not None and not goes_on:
                 await self.mcp.release(key)
-        if params["turn"] == 1:
-            value["warnings"] = [*tools.unmatched(node), *_unpriced(workflow, node, model, reply)]
-        # All of it was made or copied here, so that it need not be copied again; a plain result is small, too.
-        if value.get("status") in STATUSES and not value.get("warnings"):
-            return Done(value=value, is_canonical=True)
-        return Done(value=value, body=encode(value))
+        return reply, value
 
-    def _request(self, job: Job, node: Node, setup: Setup, tools: NodeTools) -> TurnRequest:
+    def _request(
+        self, job: Job, node: Node, setup: Setup, tools: NodeTools, model: str | None
+    ) -> TurnRequest:
         params = job.intent.params
 
         async def context() -> dict[str, Any]:
@@ -279,6 +296,7 @@ class AgentWork:
             nth=params["nth"],
             instruction=sources.assemble(node, setup.sources, setup.skills, params.get("preamble")),
             tools=tools.specs() if tools.by_name else [],
+            model=model,
             max_turns=node.max_turns,
             output_schema=node.output,
             disallowed_tools=node.disallowed_tools,
@@ -304,17 +322,16 @@ class AgentWork:
         self, job: Job, provider: Provider, reply: TurnReply, tools: NodeTools
     ) -> dict[str, Any]:
         params = job.intent.params
-        value: dict[str, Any] = {}
-        own = await self.payloads.chunk(job, params["own"])
-        if own is not None:
-            value["own"] = own
-        if not reply.calls:
-            data, body = written(reply.data)
-            value["data"] = await self.payloads.slim(job, data, DATA_BYTES_MAX, body)
+        value: dict[str, Any] = {"usage": usage_of(reply.usage)}
+        if wants_chunk(own := params["own"]):
+            value["own"] = await self.payloads.chunk(job, own)
         if reply.text:
             value["text"] = text_of(reply.text)[:PART_BYTES_MAX]
-        value["usage"] = usage_of(reply.usage)
         if not reply.calls:
+            data, body = written(reply.data)
+            # Most answers are small: no coroutine is made for them.
+            stays = stays_inline(body, DATA_BYTES_MAX)
+            value["data"] = data if stays else await self.payloads.slim(job, data, DATA_BYTES_MAX, body)
             value["status"] = status_of(reply.status)
             return value
         calls = [
@@ -361,9 +378,8 @@ class AgentWork:
         )
         reply = reply_of(await provider.choose(asked), ChooseReply)
         value: dict[str, Any] = {"choice": storable(reply.choice), "usage": usage_of(reply.usage)}
-        own = await self.payloads.chunk(job, params["own"])
-        if own is not None:
-            value["own"] = own
+        if wants_chunk(own := params["own"]):
+            value["own"] = await self.payloads.chunk(job, own)
         return Done(value=value)
 
     async def ask(self, job: Job) -> Done:
