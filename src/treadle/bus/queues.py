@@ -11,9 +11,10 @@ is offered again (`again`) when there is room.
 from __future__ import annotations
 
 from collections import Counter, OrderedDict, deque
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from itertools import chain
 from threading import Lock
+from types import MappingProxyType
 from typing import Final
 
 import msgspec
@@ -29,6 +30,7 @@ NEVER_NS: Final = 2**63 - 1
 GONE_MAX: Final = 1_000
 # Work that was in others' hands and is done: whose it was, of the last so many.
 OVER_MAX: Final = 10_000
+_NOBODY: Final[Mapping[str, str]] = MappingProxyType({})
 
 
 class WorkLine:
@@ -104,8 +106,8 @@ class WorkEntry(msgspec.Struct, eq=False):
     worker: str = ""
     lease: str = ""
     expires_ns: int = NEVER_NS
-    # Who cannot do it, and why.
-    declined: dict[str, str] = {}
+    # Who cannot do it, and why. Replaced, never changed: nearly all share one that is empty.
+    declined: Mapping[str, str] = _NOBODY
 
     @property
     def ticket(self) -> tuple[str, str, str, int]:
@@ -348,7 +350,7 @@ class WorkQueues:
             entry.queue.held -= 1
         else:
             self._leases.pop(entry.lease, None)
-        entry.declined[worker] = why
+        entry.declined = {**entry.declined, worker: why}
         if worker == RESIDENT:
             entry.queue = self._queue(entry.queue.pool, OTHERS)
         self._put_back(entry, last=True)

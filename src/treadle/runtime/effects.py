@@ -61,7 +61,8 @@ class Records:
         if hot.machine.traits.narrated:
             told = events_of(step.record, narrated=True)
         else:
-            told = [*item.event.events, *step.events] if type(item.event) is Receipt else step.events
+            within = item.event.events if type(item.event) is Receipt else ()
+            told = [*within, *step.events] if within else step.events
         first_no = hot.event_no + 1
         hot.event_no += len(told)
         self._staging.touch(hot)

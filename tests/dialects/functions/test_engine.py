@@ -40,6 +40,29 @@ async def knows(n: int) -> str:
     return "known"
 
 
+@flow.step(name="engine.spoils", retry={"attempts": 2})
+def spoils(items: list[int], **more: list[int]) -> list[int]:
+    SEEN.append(([*items], {name: [*given] for name, given in more.items()}))
+    items.clear()
+    more["others"].append(9)
+    if flow.current().attempt == 1:
+        raise OSError("no luck")
+    return items
+
+
+@flow.workflow(name="engine.spoiling")
+async def spoiling(ctx: flow.Context) -> list[int]:
+    return await spoils([1, 2], others=[3])
+
+
+async def test_what_a_step_does_to_its_arguments_the_next_attempt_does_not_see(tmp_path: Path) -> None:
+    async with Engine(f"sqlite:///{tmp_path}/t.db") as engine:
+        run = await engine.start(spoiling)
+        assert await run.result(30) == []
+        assert SEEN == [([1, 2], {"others": [3]})] * 2
+        await assert_replays(engine)
+
+
 @flow.workflow(name="engine.knowing")
 async def knowing(ctx: flow.Context) -> str:
     return await knows(1)

@@ -279,6 +279,33 @@ async def test_functions_and_tools(engine: Engine, tmp_path: Path) -> None:
 
 
 @pytest.mark.house
+async def test_what_a_function_does_to_its_payload_is_not_done_to_the_run(
+    engine: Engine, tmp_path: Path
+) -> None:
+    orders: list[list[str]] = []
+
+    @engine.transport("spoil")
+    def spoil(payload: dict[str, Any]) -> int:
+        orders.append(list(payload))
+        payload["items"].append("spoilt")
+        payload.clear()
+        return 1
+
+    shown = await run(
+        engine,
+        tmp_path,
+        """steps:
+  - set: {state.items: [1, 2]}
+  - call: {transport: spoil, payload: {zz: 0, items: {$: state.items}, b: 0}, into: one}
+  - call: {transport: spoil, payload: {zz: 0, items: {$: state.items}, b: 0}, into: two}
+  - complete: {$: state.items}""",
+    )
+    assert (shown["status"], shown["result"]) == ("completed", [1, 2])
+    # As the journal brings them back, whoever did the work.
+    assert orders == [["b", "zz", "items"]] * 2
+
+
+@pytest.mark.house
 async def test_a_function_that_blocks_does_not_block_the_engine(engine: Engine, tmp_path: Path) -> None:
     loop_went_on, seen = threading.Event(), []
 

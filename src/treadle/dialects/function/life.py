@@ -30,7 +30,7 @@ from treadle.kernel.values import Value, encode
 from .awaits import AT_REST, NOTHING, Await, Decided, Made, Settled
 from .errors import Dropped, NotDeterministic
 from .guard import here
-from .loop import FlowFuture, FlowTask, make_loop
+from .loop import FlowFuture, FlowTask, Ours, make_loop
 from .patience import PATIENCE, Patience
 from .shapes import CheckedState, plain
 from .source import place_of
@@ -151,7 +151,7 @@ class Life:
 
     def begin(self, main: Coroutine[Any, Any, None]) -> None:
         task: FlowTask[None] = self.loop.create_task(main, name=self.code.name, context=self.context)
-        task.add_done_callback(self._ended, context=self.context)
+        task.add_done_callback(Ours(self._ended), context=self.context)
         self.go()
 
     def feed(self, entry: Entry) -> None:

@@ -228,13 +228,13 @@ class Step(Generic[P, R]):
         key: str | None = None
         random: FlowRandom | None = None
         while True:
-            turn = here.turn
-            turn.off()
+            # No name for the turn: whoever waits would keep it, and its watch, from one decision to the next.
+            here.turn.off()
             try:
                 key = key or f"{life.run}/{life.generation}.{life.count}"
                 asked = self._asked(life, arguments, attempt, key, place)
             finally:
-                turn.on()
+                here.turn.on()
             result = await asked
             if result.status == "ok":
                 given: Value = result.value

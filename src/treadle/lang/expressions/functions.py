@@ -127,21 +127,25 @@ def measure(value: Value, bytes_max: int = VALUE_BYTES_MAX) -> int:
         if depth > VALUE_LEVELS_MAX:
             mistake(f"the value is nested deeper than {VALUE_LEVELS_MAX} levels", "EXPRESSION_RANGE")
         below: list[Value] = []
+        total += 9 * len(level)
         for item in level:
-            total += 9
             kind = type(item)
             if kind is str:
                 # What is stored is UTF-8.
                 total += len(item) if item.isascii() else len(item.encode())
-            elif kind is dict:
-                total += sum(map(len, item))
-                below.extend(item.values())
-            elif kind is list:
-                below.extend(item)
+            elif kind is dict or kind is list:
+                # Looked at after each: many of a level may be the same large one.
+                if kind is dict:
+                    total += sum(map(len, item))
+                    below.extend(item.values())
+                else:
+                    below.extend(item)
+                if total + len(below) > bytes_max:
+                    too_large(bytes_max)
             elif kind is bytes:
                 total += len(item)
-            if total + len(below) > bytes_max:
-                too_large(bytes_max)
+        if total + len(below) > bytes_max:
+            too_large(bytes_max)
         level = below
     return total
 

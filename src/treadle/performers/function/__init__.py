@@ -16,7 +16,7 @@ def performers(house: House) -> Iterable[Performs]:
 
     steps = StepPerformer(house)
     return [
-        Performs("step", steps, steps.threaded, close=steps.close),
+        Performs("step", steps, steps.threaded, reads=True, close=steps.close),
         Performs("send", steps.send),
         Performs("publish", steps.publish),
     ]

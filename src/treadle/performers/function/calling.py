@@ -34,8 +34,11 @@ async def attempt(
         else:
             # In a context of its own: what it sets there is gone with it.
             call = partial(copy_context().run, step.function, *args, **kwargs)
-            work = call if pace is None else partial(pace.timed, step.name, call)
-            value = await aside(work, None, step.name) if in_a_loop() else work()
+            if in_a_loop():
+                work = call if pace is None else partial(pace.timed, step.name, call)
+                value = await aside(work, None, step.name)
+            else:
+                value = call() if pace is None else pace.timed(step.name, call)
         made = kept(value) if type(value) in _SMALL else plain(value)
         return Done(value=made, is_canonical=type(made) in _SMALL)
     except Fatal as error:

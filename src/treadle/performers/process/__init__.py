@@ -16,5 +16,7 @@ def performers(house: House) -> Iterable[Performs]:
 
     transports = house.transports
     return [
-        Performs("call", Calls(transports).perform, transports.never_waits, pure=transports.is_pure),
+        Performs(
+            "call", Calls(transports).perform, transports.never_waits, pure=transports.is_pure, reads=True
+        ),
     ]

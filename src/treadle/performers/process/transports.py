@@ -20,7 +20,7 @@ from typing import Any, Final, TypeVar
 from treadle.kernel.errors import LimitExceeded, TreadleError
 from treadle.kernel.limits import INT_MAX, INT_MIN, PAYLOAD_INLINE_BYTES_MAX, REFERENCE_LEVELS_MAX
 from treadle.kernel.model import OpenIntent, addressed, disarmed, is_reference, may_look_like_ours
-from treadle.kernel.values import Value, copied, encode
+from treadle.kernel.values import Value, copied, encode, to_value
 from treadle.lang.names import KnownNames
 from treadle.tools.base import too_large
 from treadle.tools.functions import aside, off_the_loop
@@ -119,6 +119,8 @@ class Transports:
 
     async def __call__(self, job: Job) -> Done:
         done = await self._send(job)
+        if done.is_canonical:
+            return done
         # Whatever came back from outside is data, whatever it looks like.
         if done.body is None:
             given = done.value
@@ -135,10 +137,19 @@ class Transports:
         return done
 
     async def _send(self, job: Job) -> Done:
+        """What is handed on is a copy: theirs to change, with its keys as the journal brings them back."""
         own = job.intent.params
-        params = await _Unfolding(job).of(own) if _refers(own) else own
-        name = str(params["transport"])
-        if function := self._functions.get(name):
+        name = str(own["transport"])
+        function = self._functions.get(name)
+        if function is not None:
+            # The payload is all that it is given.
+            payload, body = copied(own.get("payload"))
+            if not may_look_like_ours(body):
+                return await _called(function, payload, job, self._tools.result_bytes_max)
+        params = to_value(own)
+        if _refers(params):
+            params = await _Unfolding(job).of(params)
+        if function is not None:
             return await _called(function, params.get("payload"), job, self._tools.result_bytes_max)
         if send := self._built_in.get(name):
             return await send(params, job)
@@ -388,7 +399,7 @@ async def _called(function: _Callable, payload: Value, job: Job, bytes_max: int)
 async def _answered(value: Any, bytes_max: int) -> Done:
     """What a function gave, as data: made and measured off the loop."""
     if value is None or type(value) is bool or (type(value) is int and INT_MIN <= value <= INT_MAX):
-        return Done(value=value, body=encode(value))
+        return Done(value=value, is_canonical=True)
     if isinstance(value, Outcome):
         if value.error is not None:
             return _failed(value)
