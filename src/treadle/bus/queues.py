@@ -320,6 +320,16 @@ class WorkQueues:
             if entry := self._entries.get(intent):
                 entry.work = msgspec.structs.replace(entry.work, checkpoint=checkpoint)
 
+    def let_go(self, run: str, intent: str, checkpoint: Value) -> None:
+        """Whoever saved this (this very object) was told that it is not theirs to save: they have it no more. If it is still
+        open it is handed out again; if it came again meanwhile, that is another one's."""
+        with self._lock:
+            entry = self._entries.get(intent)
+            theirs = entry is not None and entry.work.checkpoint is checkpoint
+        if theirs:
+            self.done(intent)
+            self._again([run])
+
     def done(self, intent: str, *, revoked: bool = False) -> None:
         """Settled by whoever has it, or `revoked`, which they do not know yet."""
         room: list[str] = []
