@@ -20,6 +20,7 @@ from treadle.runtime import collecting, deploys, keeping, schedules, tasks
 from treadle.runtime.commands import Handing, NoOperations, Operate, Write
 from treadle.runtime.core import Core
 from treadle.runtime.desk import Desk
+from treadle.runtime.fetching import at_once
 from treadle.runtime.ports import Ack, Item, News, Work
 from treadle.runtime.registry import Registry, machines_of
 from treadle.store.commits import Transaction, UnderWay
@@ -29,6 +30,7 @@ from treadle.store.sql import SqlStore
 
 from .disk import Died, SimDialect, SimPayloads, SimTransaction
 from .house import SimHouse
+from .late_code import LateCode
 from .weather import MS
 from .workers import LEASE_MS, SimWorkers
 from .workload import Housed
@@ -56,6 +58,7 @@ class SharedStore(SqlStore):
         return range(first, first + count)
 
     def commit(self, batch: Batch) -> None:
+        self._world.weather.over_commit(batch)
         self._claim(batch)
         try:
             self._answered(partial(super().commit, batch), lambda: None)
@@ -63,6 +66,7 @@ class SharedStore(SqlStore):
             self._connection.claims = {}
 
     def begin(self, batch: Batch) -> UnderWay:
+        self._world.weather.over_commit(batch)
         self._claim(batch)
         try:
             return super().begin(batch)
@@ -112,7 +116,7 @@ class SimProcess:
         self._amid: tuple[int, Callable[[], None]] | None = None
         self.busy = False
         self._door: list[Item] = []
-        self.bus = LocalBus(world, lease_ms=LEASE_MS, queue_max=world.queue_max, again=self._offer_again)
+        self.bus = LocalBus(world, lease_ms=LEASE_MS, queue_max=world.queue_max, again=self.offer_again)
         self.workers = SimWorkers(self)
         # Which of all files that had the store's name it has open.
         self.file_number = world.disk.number
@@ -128,12 +132,10 @@ class SimProcess:
             self, monotonic=world.monotonic, token=lambda size: world.entropy(size).hex()
         )
         workload = world.workload
-        self.house = SimHouse(self, workload.code) if isinstance(workload, Housed) else None
-        registry = (
-            Registry(machines_of(workload.machines), store)
-            if self.house is None
-            else self.house.library.registry(store)
-        )
+        self.house = SimHouse(self, workload) if isinstance(workload, Housed) else None
+        code = LateCode(self, machines_of(workload.machines)) if world.faults.late_code else None
+        machine_of = machines_of(workload.machines) if code is None else code.machine_of
+        registry = Registry(machine_of, store) if self.house is None else self.house.library.registry(store)
         self.core = Core(
             store,
             registry,
@@ -144,6 +146,7 @@ class SimProcess:
             limits=world.limits,
             elsewhere=elsewhere if world.cores > 1 else None,
             eager=self if world.cores == 1 and world.pure_share else None,
+            beside=at_once if code is None else code.beside,
         )
         self.sharing: Sharing | None = None
         # The threads of this process: that of the core, as the steps of its life, and workers who come to its
@@ -279,7 +282,7 @@ class SimProcess:
         self.bus.revoke(intents)
         self.workers.drop(intents)
 
-    def _offer_again(self, runs: list[str]) -> None:
+    def offer_again(self, runs: list[str]) -> None:
         """The bus has room for what it could not take."""
         self.core.submit(Write(lambda desk: desk.offer_again(runs), None))
 
