@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from operator import methodcaller
@@ -12,6 +13,7 @@ import pytest
 
 from treadle import Engine
 from treadle import reactive as rx
+from treadle.apps import barrier
 from treadle.dialects.reactive.index import EMPTY
 from treadle.kernel.errors import TreadleError
 from treadle.kernel.values import decode_trusted
@@ -250,6 +252,16 @@ async def test_cells_that_were_closed_for_what_is_active_already_are_open_again(
         assert moves == ["close", "open"]
         for number in range(CELLS):
             await two.publish(Add(key(number), number))
+
+
+async def test_no_message_closes_cells_for_longer_than_a_barrier_lasts() -> None:
+    async with Engine(":memory:") as engine:
+        engine.load(OLD)
+        await engine.publish(Add(key(0), 0))
+        about = {"app": "sums", "manifest": OLD.digest, "token": "t", "deploys": []}
+        await engine.operate("barrier", {**about, "do": "close", "closed_ns": 10**17}, home="sums")
+        (closed,) = [r for r in await (await engine.run("sums")).journal() if r["kind"] == "patch"]
+        assert closed["event"]["data"]["until_ns"] <= time.time_ns() + barrier.CLOSED_NS
 
 
 async def test_an_application_that_somebody_began_under_another_manifest_is_no_error() -> None:

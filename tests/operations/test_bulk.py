@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -92,6 +93,17 @@ async def test_runs_are_retried_in_bulk(engine: Engine, http: httpx.AsyncClient,
     assert len(rows) == 250
     assert await engine.read(lambda reads: reads.documents(bulks.IDS)) == []
     assert await assert_replays(engine) == 251
+
+
+async def test_nobody_holds_a_job_for_longer_than_others_do(
+    engine: Engine, http: httpx.AsyncClient, door: set[str]
+) -> None:
+    """How long is said in a message, and anybody may write one."""
+    await stalled(engine, http, 1)
+    job = (await http.post("/bulk", json={"action": "retry", "filter": {"all": True}})).json()["id"]
+    await engine.operate(bulks.KIND, {"op": "take", "holder": "somebody", "held_ns": 10**17})
+    row = await engine.read(lambda reads: bulks.find(reads, job))
+    assert row.until_ns <= time.time_ns() + bulks.HELD_NS
 
 
 async def test_what_somebody_began_who_died_is_gone_on_with_and_changes_nothing_twice(

@@ -26,7 +26,7 @@ def test_a_bug_of_applications_over_members_is_found() -> None:
         pytest.raises(SimulationFailed, match="is decided by version") as found,
     ):
         # Which of them finds it may change with what the engine does.
-        for seed in (14, 4, 13):
+        for seed in (2, 4, 9):
             simulate(seed, Sums, cores=CORES)
     assert "--applications" in str(found.value)
 

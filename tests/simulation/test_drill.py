@@ -15,6 +15,7 @@ import pytest
 
 from treadle.testing.sim import SimulationFailed, simulate
 from treadle.testing.sim.__main__ import main
+from treadle.testing.sim.call_canaries import CALL_CANARIES
 from treadle.testing.sim.canaries import CANARIES, Canary, lost_recovery, seeds_to_find
 from treadle.testing.sim.run_canaries import RUN_CANARIES
 from treadle.testing.sim.store_canaries import FILE_CANARIES, STORE_CANARIES
@@ -33,7 +34,9 @@ def test_ten_seeds_pass(first: int) -> None:
 
 
 @pytest.mark.parametrize(
-    "canary", [*CANARIES, *RUN_CANARIES, *STORE_CANARIES, *FILE_CANARIES], ids=lambda canary: canary.__name__
+    "canary",
+    [*CANARIES, *RUN_CANARIES, *CALL_CANARIES, *STORE_CANARIES, *FILE_CANARIES],
+    ids=lambda canary: canary.__name__,
 )
 def test_a_planted_bug_is_found_within_fifty_seeds(canary: Canary) -> None:
     found = seeds_to_find(canary, seeds_max=50)

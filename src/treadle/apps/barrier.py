@@ -111,7 +111,8 @@ def perform(
     match body["do"]:
         case "close":
             _check_open(desk, name, body["token"])
-            until = desk.clock.now_ns() + int(body.get("closed_ns", CLOSED_NS))
+            # Who asks may say for how long: no message keeps cells closed for longer than a driver that lives does.
+            until = desk.clock.now_ns() + min(int(body.get("closed_ns", CLOSED_NS)), CLOSED_NS)
             data = {"op": "close", "token": body["token"], "until_ns": until}
             return cells.govern(desk, current(name) or code(body["manifest"]), data, asked)
         case "settle":

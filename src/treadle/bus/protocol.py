@@ -185,6 +185,11 @@ class NearSide(Offers, Protocol):
         """It is settled. Of what is over already nothing is said."""
         ...
 
+    def let_go(self, run: str, intent: str, checkpoint: Value) -> None:
+        """Whoever saved this (this very object) was told that it is not theirs to save: they have it no more. If it is still
+        open it is handed out again; if it came again meanwhile, that is another one's."""
+        ...
+
     def move(self, intent: str, lane: str) -> None:
         """What the resident has in hand waits in another lane of its own."""
         ...

@@ -297,6 +297,14 @@ class WorkQueues:
             if entry := self._entries.get(intent):
                 entry.work = msgspec.structs.replace(entry.work, checkpoint=checkpoint)
 
+    def let_go(self, run: str, intent: str, checkpoint: Value) -> None:
+        with self._lock:
+            entry = self._entries.get(intent)
+            theirs = entry is not None and entry.work.checkpoint is checkpoint
+        if theirs:
+            self.done(intent)
+            self._again([run])
+
     def done(self, intent: str, *, revoked: bool = False) -> None:
         """Settled by whoever has it, or `revoked`, which they do not know yet."""
         room: list[str] = []

@@ -120,7 +120,8 @@ def perform(desk: Desk, body: dict[str, Value]) -> BulkDocument | BulkChunk | bo
         case "accept":
             return _accept(desk, body)
         case "take":
-            return _take(desk, str(body["holder"]), int(body.get("held_ns", HELD_NS)))
+            # Who asks may say for how long, and no longer than anybody has it.
+            return _take(desk, str(body["holder"]), min(int(body.get("held_ns", HELD_NS)), HELD_NS))
         case "advance":
             return _advance(desk, body)
         case "stop":

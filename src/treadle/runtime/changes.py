@@ -14,7 +14,7 @@ from collections.abc import Callable, Sequence
 import msgspec
 from msgspec.structs import replace
 
-from treadle.kernel.errors import PASSING, TreadleError
+from treadle.kernel.errors import PASSING, TreadleError, Unsupported
 from treadle.kernel.run import Step
 from treadle.kernel.values import Value
 from treadle.store.protocol import Batch, Store, TaskRow
@@ -175,6 +175,11 @@ class Changes:
             else:
                 value = change.change(desk)
         except NotAtHand as lacking:
+            if isinstance(change, Operate) and lacking.what in change.fetched:
+                # It was tried, and is not there all the same: to try it without end would help nobody.
+                missing = f"{lacking.what} cannot be loaded here; the log says why"
+                self._refuse(change, Unsupported(missing, code="CODE_MISSING"))
+                return
             self._aside.append((lacking.what, change))
             if not self._only_hands_on(change):
                 # What it did until then is undone, with all that was taken in before it.

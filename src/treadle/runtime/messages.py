@@ -97,8 +97,10 @@ def message_from_bytes(body: bytes, key: str) -> Deliver | Operate:
         value = decode(body, levels=_LEVELS_MAX)
         if not isinstance(value, dict):
             raise InputInvalid("a message is a mapping")
-        if "operate" in value or "op" in value:  # `op` is how 0.1.0 wrote it
-            (asked,) = value.values() if "operate" in value else (value["op"],)
+        if "operate" in value or "op" in value:  # `op`, beside a run without a name, is how 0.1.0 wrote it
+            asked = value.pop("operate" if "operate" in value else "op")
+            if value not in ({}, {"run": ""}):
+                raise InputInvalid("an operation says nothing beside it")
             operation = msgspec.convert(asked, _Operation)
             check_entry(operation.entry)
             return Operate(operation.home, operation.name, operation.body, inbox=key, entry=operation.entry)

@@ -168,10 +168,13 @@ class WorkerJob:
         self.send_said()
         done: concurrent.futures.Future[Any] = concurrent.futures.Future()
         self._worker.submit(CheckpointSaved(self.run, self.intent.id, body, shown, blobs, _settle(done)))
-        if self._threaded:
-            done.result()
-        else:
-            await asyncio.wrap_future(done)
+        told = done.result() if self._threaded else await asyncio.wrap_future(done)
+        if isinstance(told, dict) and told.get("stale"):
+            # Nothing was saved, and others may do this work already: what was to follow must not.
+            self._worker.bus.let_go(self.run, self.intent.id, body)
+            raise EngineStopped(
+                f"the work of {self.run} at {self.intent.name!r} is not in these hands any more"
+            )
         self._durable = self._durable.union(blobs)
 
     def _unsaved(self) -> dict[str, bytes]:

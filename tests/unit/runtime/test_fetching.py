@@ -5,10 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+import pytest
+
 from treadle.kernel.errors import TreadleError
 from treadle.kernel.machine import Machine
 from treadle.kernel.model import Signal, Started
 from treadle.lang.definition import Definition
+from treadle.runtime import keeping
 from treadle.runtime.commands import FrameSent, Operate
 from treadle.runtime.deploys import row_of
 from treadle.runtime.desk import Handing, NoOperations
@@ -58,8 +61,16 @@ class LateMachine(DrillMachine):
     dialect = "late"
 
 
+def broken() -> None:
+    raise SystemExit("not today")
+
+
 class Learns(NoOperations):
     def perform(self, desk: Handing, asked: Operate) -> Any:
+        if asked.name == keeping.FORK:
+            return keeping.perform_fork(desk, asked.body)
+        if asked.name == "never there":
+            raise NotAtHand("what is broken", broken)
         desk.diagnose("", "half", {})
         desk.batch.documents.append(("half", asked.name, 0, None))
         for what in asked.body["needs"]:
@@ -145,6 +156,43 @@ def test_an_operation_waits_for_all_that_it_needs() -> None:
     late.load()
     assert loaded == ["one", "two"]
     assert bench.answers["apply"] == ["one", "two"]
+
+
+def test_what_is_not_there_after_it_was_loaded_is_refused_and_not_tried_without_end(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    late = Late()
+    bench = late.bench
+    bench.core.submit(Operate("", "never there", {}, bench.ack("asked")))
+    bench.settle()
+    late.load()
+    assert late.loading == []
+    assert bench.answers["asked"].code == "CODE_MISSING"
+    assert "not today" in caplog.text, "the log says why"
+
+
+def test_a_fork_that_stops_halfway_for_want_of_code_leaves_nothing_and_is_made_whole() -> None:
+    """What it has open is reissued: the child under a name that means a workflow of another dialect by now."""
+    late = Late()
+    bench = late.bench
+    bench.start("origin", [work(), {"do": "child", "program": {"lanes": [[awaits()]]}}])
+    bench.settle()
+    bench.finish(bench.works[0])
+    bench.settle()
+    bench.real.commit(Batch(versions=[VersionRow(name="drill", version="2.0.0", digest=NEXT.digest)]))
+    asked = keeping.fork_asked("origin", at=None, definition=None, new_id="fork", by=None)
+    bench.core.submit(Operate("fork", keeping.FORK, asked, bench.ack("fork")))
+    bench.start("goes on", [work()])
+    bench.settle()
+    assert "fork" not in bench.answers
+    assert bench.real.run("fork") is None
+    assert bench.core.hot.peek("fork") is None
+    assert bench.real.runs(parent="fork", limit=9) == []
+    assert bench.status("goes on") == "running"
+    late.load()
+    assert bench.answers["fork"] == {"run": "fork"}
+    assert [row.dialect for row in bench.real.runs(parent="fork", limit=9)] == ["late"]
+    assert [row.status for row in bench.real.runs(parent="origin", limit=9)] == ["waiting"]
 
 
 def test_a_message_that_waits_for_code_is_read_once_and_stays_until_it_is_decided() -> None:

@@ -161,6 +161,9 @@ WRONG: dict[str, Any] = {
     "what only a worker tells": {"run": "r", "event": {"kind": "frame", "intent": "i", "seq": 1}},
     "an operation without a body": {"operate": {"home": "", "name": "x"}},
     "an operation and more": {"operate": {"name": "x", "body": {}}, "own": True},
+    "an operation as 0.1.0 wrote it, and more": {"run": "", "op": {"name": "x", "body": {}}, "own": True},
+    "an operation, and a run": {"run": "r", "op": {"name": "x", "body": {}}},
+    "two operations": {"operate": {"name": "x", "body": {}}, "op": {"name": "y", "body": {}}},
     "an operation with more in it": {"operate": {"name": "x", "body": {}, "own": True}},
 }
 

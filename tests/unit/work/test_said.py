@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable
 from pathlib import Path
@@ -35,7 +36,8 @@ def told(command: Command) -> object:
 
 class House:
     def __init__(self) -> None:
-        self.bus, self.door = LocalBus(SystemClock()), Door()
+        self.again: list[list[str]] = []
+        self.bus, self.door = LocalBus(SystemClock(), again=self.again.append), Door()
         self.worker = Worker(self.bus, self.door, Nothing(), Nothing())
 
     def work(self, perform: Callable[[Job], Awaitable[Done]]) -> None:
@@ -81,6 +83,34 @@ async def test_of_what_takes_long_it_comes_in_time(house: House) -> None:
 
     house.work(perform)
     assert [await house.next() for _ in range(2)] == ["one", "two"]
+
+
+@pytest.mark.parametrize("threaded", [False, True], ids=["a coroutine", "a thread"])
+async def test_what_was_to_follow_a_mark_that_is_not_kept_does_not(house: House, threaded: bool) -> None:
+    """Its run went on in other hands, which saw no mark: what must not be repeated would be done twice."""
+    done: list[str] = []
+    ended = threading.Event()
+
+    async def perform(job: Job) -> Done:
+        try:
+            await job.save({"started": True}, durable=True)
+            done.append(job.intent.id)
+            return Done()
+        finally:
+            ended.set()
+
+    house.worker.register("call", perform, threaded=lambda intent, definition: threaded)
+    house.worker.start(asyncio.get_running_loop())
+    house.bus.offer([WORK])
+    saved = await asyncio.wait_for(house.door.items.get(), 10)
+    assert isinstance(saved, CheckpointSaved)
+    assert saved.ack is not None
+    saved.ack({"stale": True}, None)
+    assert await asyncio.to_thread(ended.wait, 10)
+    assert done == []
+    assert house.bus.find("i") is None, "it keeps no place"
+    assert house.again == [["run"]], "and is handed out again, if it is still open"
+    assert house.so_far() == [], "and nobody is told anything by who has it no more"
 
 
 async def test_what_is_said_on_a_loop_of_its_own_in_a_thread_comes_in_time_and_in_order(house: House) -> None:

@@ -13,14 +13,15 @@ weather clears, and everything must come to its right end (liveness).
     python -m treadle.testing.sim --seeds 1000  many; a failure prints the seed and the command for it
 
 Guests are processes too: they leave rows for the owner, look for the rows that answer them, and die at any
-point of that. Ids are asked for by several, other versions are deployed while runs are under way, and what is past its
+point of that. Strangers leave rows that no guest would write (`strangers.py`), and two want to change what both have seen
+(`rivals.py`). Dialects are loaded beside the core when they are first needed, late, and not always at the first time (`late_code.py`). Ids are asked for by several, other versions are deployed while runs are under way, and what is past its
 date is collected meanwhile. When all is quiet the store is collected, in the old weather again, until nothing is left.
 
 Checked after every commit (`checks.py`): journals are chained and gapless, an intent is opened and
 settled once, timers do not fire early, nothing acknowledged is lost, no message is answered and still
 there; a record is decided by the definition of its run, what is collected had ended and was due, what records refer to
 is there, and no run is passed by another again and again, with its events (`turns.py`) or with its work (`resident.py`); a
-tick of a schedule is one run (`ticks.py`), and who did what is told with what was done (`trail.py`). At each dispatch and answer: it is durable already. At the end: every journal replays equal, from its start and from every
+tick of a schedule is one run (`ticks.py`), and who did what is told with what was done (`trail.py`). At each dispatch and answer: it is durable already. Whoever is called outside (`outside.py`) is called under one key for all attempts, and once where it must not be repeated. At the end: every journal replays equal, from its start and from every
 snapshot; what is damaged is not read (`rot.py`); children report once; messages arrive once; every run ends as its workload says.
 
 Applications (`sums.py`, `--applications`): the real apply over members, snapshots and publishing, driven on a simulated

@@ -40,6 +40,7 @@ from treadle.store import sql
 from treadle.store.place_rows import Line
 from treadle.store.protocol import GUEST
 
+from .call_canaries import CALL_CANARIES
 from .disk import Disk
 from .drill import Drill
 from .drill_machine import DrillMachine
@@ -458,13 +459,13 @@ def hunted(cores: int) -> list[tuple[Canary, Callable[[Random], Workload]]]:
     if cores == 1:
         return [
             *((canary, Drill) for canary in (*CANARIES, *RUN_CANARIES, *LATE_CANARIES)),
-            *((canary, Drill) for canary in (*STORE_CANARIES, *FILE_CANARIES)),
+            *((canary, Drill) for canary in (*CALL_CANARIES, *STORE_CANARIES, *FILE_CANARIES)),
             *((canary, Sums) for canary in CELL_CANARIES),
             (forgotten_places, NarrowDrill),
         ]
     return [
         *((canary, Drill) for canary in (*SHARED_CANARIES, *RUN_CANARIES, *SHARED_RUN_CANARIES)),
-        *((canary, Drill) for canary in STORE_CANARIES),
+        *((canary, Drill) for canary in (*CALL_CANARIES, *STORE_CANARIES)),
         *((canary, Sums) for canary in (*CELL_CANARIES, *APPLICATION_CANARIES)),
         (forgotten_places, NarrowDrill),
     ]

@@ -42,6 +42,11 @@ FAR_NS = 2**62
 Told = Callable[[Any, TreadleError | None], None]
 
 
+def is_passing(error: TreadleError | None) -> bool:
+    """Whether it may go well the next time: also where code could not be loaded."""
+    return isinstance(error, PASSING) or (error is not None and error.code == "CODE_MISSING")
+
+
 class Network:
     """Carries what workers send to whoever owns the store by then: late, twice, or not at all."""
 
@@ -129,7 +134,10 @@ class Guest:
     def ask(self, key: str, command: Deliver | Operate, told: Told) -> None:
         """Posts a command; calls back with its answer, if it lives to see one. PASSING: nothing was sent."""
         home = command.home if isinstance(command, Operate) else command.run
-        if self._lives(lambda: self.store.post([Message(key, message_to_bytes(command), home)])):
+        self.post(key, message_to_bytes(command), home, told)
+
+    def post(self, key: str, body: bytes, home: str, told: Told) -> None:
+        if self._lives(lambda: self.store.post([Message(key, body, home)])):
             self._look(key, told)
 
     def _look(self, key: str, told: Told) -> None:
@@ -247,6 +255,16 @@ class Clients:
         if not asked.done:
             asked.done = True
             self._left -= 1
+            if asked.action.submission is not None:
+                self._world.after(self._world.rng.randrange(2 * PATIENCE_NS), lambda: self._repeat(asked))
+
+    def _repeat(self, asked: Asked) -> None:
+        """Whoever was answered asks once more, under its key: of whoever decides it by then."""
+        world = self._world
+        if not world.journals.closed and (owner := world.reach()) is not None:
+            item = self._item(asked.action)
+            item.ack = self._ack(asked, item.entry, world.turns.waits(owner, asked.action.run))
+            owner.core.submit(item)
 
     def _post(self, asked: Asked) -> None:
         """Through another process: a row for the owner, and a row for the answer."""
@@ -345,7 +363,7 @@ class Keeper:
         world.after(PATIENCE_NS, lambda: self._deploy(definition, once))
 
         def told(value: Any, error: TreadleError | None) -> None:
-            if isinstance(error, PASSING) or once.done:
+            if is_passing(error) or once.done:
                 return
             once.done = True
             self.left -= 1
@@ -388,7 +406,7 @@ class Keeper:
         world.after(PATIENCE_NS, lambda: self._fork(fork, once))
 
         def told(value: Any, error: TreadleError | None) -> None:
-            if isinstance(error, PASSING) or once.done:
+            if is_passing(error) or once.done:
                 return
             once.done = True
             self.left -= 1

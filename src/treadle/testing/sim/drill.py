@@ -20,7 +20,7 @@ from treadle.lang.definition import Definition
 from treadle.runtime.ports import NewRun
 from treadle.work.job import Performer
 
-from .drill_machine import DrillMachine, perform
+from .drill_machine import BRIEF, AsideMachine, DrillMachine, perform
 from .oracle import Op, check_result, possible_ends
 from .workload import Action, ForkWanted, NextVersion, Planned
 
@@ -37,16 +37,17 @@ class Drill:
     """Random programs, their signals, and the oracle that knows how each must end."""
 
     def __init__(self, rng: Random) -> None:
-        machine = DrillMachine()
-        self.machines: Mapping[str, Machine] = {"drill": machine}
+        self.machines: Mapping[str, Machine] = {"drill": DrillMachine(), "aside": AsideMachine()}
         frames = rng.random() < 0.3
         self._drill, *self._later = (_version(f"1.{number}.0", number, frames) for number in range(4))
         # The same version with other content: one of the two gets it.
         self._later.append(_version("1.3.0", 4, frames))
-        body = {"drill": True, "mark": "brief", "kept_ms": rng.choice((0, 500, 5_000))}
-        self._brief = Definition("drill", "brief", "1.0.0", body)
+        body = {"drill": True, "mark": BRIEF, "kept_ms": rng.choice((0, 500, 5_000))}
+        self._brief = Definition("aside", "brief", "1.0.0", body)
         self._cell = Definition("drill", "cell", "1.0.0", {"cell": True})
-        self.definitions = [self._drill, self._brief, self._cell]
+        # What a run tells is for cells of its own dialect.
+        self._cell_aside = Definition("aside", "cell-aside", "1.0.0", {"cell": True})
+        self.definitions = [self._drill, self._brief, self._cell, self._cell_aside]
         self._bodies = {one.digest: one.body for one in (*self.definitions, *self._later)}
         # Runs that somebody asked to move, and to which definition.
         self._asked_to_move: set[tuple[str, str]] = set()
@@ -60,7 +61,7 @@ class Drill:
         self._signals = 0
 
     def endless(self, workflow: str) -> bool:
-        return workflow == "cell"
+        return workflow in ("cell", "cell-aside")
 
     # --- the script ---
 
@@ -201,6 +202,7 @@ class Drill:
     def _op(self, depth: int) -> Op:
         rng = self._rng
         kinds = ["work", "work", "flaky", "timer", "careful", "many", "deliver", "late", "invalid", "task"]
+        kinds += ["pay", "once"]
         if depth < 2:
             kinds += ["child", "start"]
         if depth == 0:
@@ -211,6 +213,8 @@ class Drill:
         match kind:
             case "flaky":
                 return {"do": kind, "value": 7, "fails": rng.randrange(1, 4), "ms": rng.randrange(2_000)}
+            case "pay":
+                return {"do": kind, "fails": rng.randrange(3), "ms": rng.randrange(2_000)}
             case "timer" | "late":
                 return {"do": kind, "ms": rng.randrange(1, 20_000)}
             case "many":
@@ -221,6 +225,7 @@ class Drill:
                     "do": kind,
                     "cell": cell,
                     "definition": self._cell.digest,
+                    "aside": self._cell_aside.digest,
                     "value": rng.randrange(100),
                 }
             case "signal":

@@ -35,6 +35,8 @@ from .workers import SimJob
 
 MS = 1_000_000
 SLICE = 2
+# How the definition calls itself whose runs are of the other dialect.
+BRIEF = "brief"
 
 
 class DrillMachine(JudgingMachine, StreamingMachine):
@@ -95,6 +97,12 @@ class DrillMachine(JudgingMachine, StreamingMachine):
             case _:
                 raise TreadleError(f"a drill takes no {event.kind}", cls="user", code="DRILL_REFUSES")
         return turn.decide()
+
+
+class AsideMachine(DrillMachine):
+    """The same under another name: a dialect that one of another dialect may need."""
+
+    dialect = "aside"
 
 
 class _Turn:
@@ -159,11 +167,13 @@ class _Turn:
     def _pass(self, lane: int, op: Op) -> None:
         if op["do"] == "deliver":
             event = {"schema": "drill", "value": op["value"]}
+            aside = "-aside" if self.mark == BRIEF else ""
+            cell = op["cell"] + aside
             params = {
-                "run": op["cell"],
-                "definition": op["definition"],
-                "workflow": "cell",
-                "key": op["cell"],
+                "run": cell,
+                "definition": op["aside" if aside else "definition"],
+                "workflow": f"cell{aside}",
+                "key": cell,
                 "event": event,
             }
             self.open(lane, "deliver", params)
@@ -196,10 +206,13 @@ class _Turn:
 
     def _open_op(self, lane: int, op: Op) -> None:
         match op["do"]:
-            case "work" | "flaky" | "blob" | "gift" | "careful" | "invalid" | "crash":
-                tries = self.state["lanes"][lane]["tries"]
+            case "work" | "flaky" | "blob" | "gift" | "careful" | "invalid" | "crash" | "pay" | "once":
+                tries, pc = self.state["lanes"][lane]["tries"], self.state["lanes"][lane]["pc"]
+                params = {"name": op["do"], "value": op.get("value"), "try": tries, **_fails(op)}
                 self.open(
-                    lane, "work", {"name": op["do"], "value": op.get("value"), "try": tries, **_fails(op)}
+                    lane,
+                    "work",
+                    params | ({"what": f"{self.ctx.run}/{lane}/{pc}"} if op["do"] == "pay" else {}),
                 )
             case "many":
                 self.state["lanes"][lane]["left"] = op["count"]
@@ -251,13 +264,13 @@ class _Turn:
         lane = int(intent.ref.split(".")[0])
         op = self.op(lane)
         assert op is not None
-        if intent.kind == "timer" and op["do"] == "flaky":
+        if intent.kind == "timer" and op["do"] in ("flaky", "pay"):
             self.enter(lane)
             return
         if op["do"] == "crash":
             self.state["lanes"] = "half changed"
             raise ValueError("the machine is broken here")
-        if op["do"] == "flaky" and isinstance(event, Receipt) and event.status == "error":
+        if op["do"] in ("flaky", "pay") and isinstance(event, Receipt) and event.status == "error":
             self.state["lanes"][lane]["tries"] += 1
             self.open(lane, "timer", {"name": "retry"}, ms=op["ms"])
             return
@@ -308,6 +321,16 @@ async def perform(job: Any) -> Done:
             await job.never()
         case "flaky" if params["try"] < params["fails"]:
             raise TreadleError("try again", cls="transport", code="DRILL_FLAKY")
+        case "pay":
+            number = job.pay(params["what"])
+            if params["try"] < params["fails"]:
+                raise TreadleError("the answer was lost", cls="transport", code="DRILL_FLAKY")
+            return Done(value=number)
+        case "once":
+            if job.checkpoint is not None:
+                raise TreadleError("it may have been done", cls="transport", code="IN_DOUBT")
+            await job.save({"started": True}, durable=True)
+            job.call()
         case "blob" | "gift":
             return Done(value={"text": "x" * BLOB_CHARS, "salt": params["value"]})
         case "invalid":

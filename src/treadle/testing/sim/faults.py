@@ -26,6 +26,9 @@ class Faults:
     replaced: float = 0.0  # a copy takes the place of the store's file; only where it is a file
     clock_jump: float = 0.0  # the wall clock moves, either way
     disk_full: float = 0.0  # no room for a while
+    late_code: float = (
+        0.0  # dialects are loaded when they are needed, beside the core, and that fails so often
+    )
     # per statement
     commit_fails: float = 0.0
     read_fails: float = 0.0
@@ -78,6 +81,7 @@ class Faults:
             conflict=rate(0.01, 0.05),
             unknown=rate(0.1, 0.4),
             replaced=rate(0.01, 0.1) if is_file else 0.0,
+            late_code=rate(0.1, 0.5),
         )
 
     def __str__(self) -> str:
@@ -104,6 +108,8 @@ KINDS: tuple[tuple[str, ...], ...] = (
     ("disk_full", "commit_fails", "read_fails", "busy", "conflict", "clock_jump"),
     # a store that does not say whether it took it
     ("unknown",),
+    # code that comes late
+    ("late_code", "crash", "guest"),
 )
 
 

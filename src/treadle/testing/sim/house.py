@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any, TypeVar
 
+from treadle.apps.barrier import BARRIER
 from treadle.apps.operations import Applications
 from treadle.definitions.dialects import Dialects
 from treadle.definitions.library import Library
-from treadle.dialects.reactive.app import App
 from treadle.host.acting import stamped
 from treadle.kernel.errors import EngineStopped, TreadleError
 from treadle.kernel.model import Event
@@ -20,6 +20,7 @@ from treadle.runtime.ports import Ack
 from treadle.store.protocol import Reads
 
 from .loop import SimLoop
+from .workload import Housed
 
 if TYPE_CHECKING:
     from .process import SimProcess
@@ -39,11 +40,12 @@ class SimHouse:
 
     validation = "strict"
 
-    def __init__(self, process: SimProcess, code: Iterable[App]) -> None:
+    def __init__(self, process: SimProcess, workload: Housed) -> None:
         self._process = process
+        self._dawdles_ms = workload.dawdles_ms
         self.dialects: Mapping[str, Dialect] = (dialects := Dialects())
         self.library = Library(dialects)
-        for app in code:
+        for app in workload.code:
             self.library.load(app)
         self.loop = SimLoop(process.world)  # type: ignore[abstract]  # nobody asks it for sockets or processes
         self.applications = Applications(self, token=lambda size: process.world.entropy(size).hex())
@@ -90,4 +92,6 @@ class SimHouse:
         return dict(await self.ask(lambda ack: Deliver(run, event, ack=ack)))
 
     async def operate(self, name: str, body: dict[str, Any], *, home: str = "") -> Any:
+        if self._dawdles_ms and name in ("apply", BARRIER) and not self.loop.closed:
+            await asyncio.sleep(self._process.world.rng.randrange(self._dawdles_ms) / 1000)
         return await self.ask(lambda ack: Operate(home, name, body, ack))

@@ -20,6 +20,7 @@ from treadle.runtime import collecting, deploys, keeping, schedules, tasks
 from treadle.runtime.commands import Deliver, Operate
 from treadle.runtime.core import Core
 from treadle.runtime.desk import Desk, Handing, NoOperations
+from treadle.runtime.fetching import at_once
 from treadle.runtime.ports import Ack, News, Work
 from treadle.runtime.recovery import offers
 from treadle.runtime.registry import Registry, machines_of
@@ -30,6 +31,7 @@ from treadle.store.sql import SqlStore
 
 from .disk import Died, SimDialect, SimPayloads, SimTransaction
 from .house import SimHouse
+from .late_code import LateCode
 from .weather import MS
 from .workers import LEASE_MS, SimWorkers
 from .workload import Housed
@@ -57,6 +59,7 @@ class SharedStore(SqlStore):
         return range(first, first + count)
 
     def commit(self, batch: Batch) -> None:
+        self._world.weather.over_commit(batch)
         self._claim(batch)
         try:
             self._answered(partial(super().commit, batch), lambda: None)
@@ -64,6 +67,7 @@ class SharedStore(SqlStore):
             self._connection.claims = {}
 
     def begin(self, batch: Batch) -> UnderWay:
+        self._world.weather.over_commit(batch)
         self._claim(batch)
         try:
             return super().begin(batch)
@@ -113,7 +117,7 @@ class SimProcess:
         self._amid: tuple[int, Callable[[], None]] | None = None
         self.busy = False
         self._door: list[Deliver] = []
-        self.bus = LocalBus(world, lease_ms=LEASE_MS, queue_max=world.queue_max, again=self._offer_again)
+        self.bus = LocalBus(world, lease_ms=LEASE_MS, queue_max=world.queue_max, again=self.offer_again)
         self.workers = SimWorkers(self)
         # Which of all files that had the store's name it has open.
         self.file_number = world.disk.number
@@ -129,10 +133,11 @@ class SimProcess:
             self, monotonic=world.monotonic, token=lambda size: world.entropy(size).hex()
         )
         workload = world.workload
-        self.house = SimHouse(self, workload.code) if isinstance(workload, Housed) else None
+        self.house = SimHouse(self, workload) if isinstance(workload, Housed) else None
+        code = LateCode(self, machines_of(workload.machines)) if world.faults.late_code else None
         self.core = Core(
             store,
-            self.registry_of(store),
+            self.registry_of(store) if code is None else Registry(code.machine_of, store),
             self,
             clock=self,
             entropy=world.entropy,
@@ -140,6 +145,7 @@ class SimProcess:
             limits=world.limits,
             elsewhere=elsewhere if world.cores > 1 else None,
             eager=self if world.cores == 1 and world.pure_share else None,
+            beside=at_once if code is None else code.beside,
         )
         self.sharing: Sharing | None = None
         # The threads of this process: that of the core, as the steps of its life, and workers who come to its
@@ -165,6 +171,7 @@ class SimProcess:
         self.woken = False
 
     def registry_of(self, reads: Reads) -> Registry:
+        """What readers beside the core go by: they load what they need themselves."""
         if self.house is None:
             return Registry(machines_of(self.world.workload.machines), reads)
         return self.house.library.registry(reads)
@@ -280,7 +287,7 @@ class SimProcess:
         self.bus.revoke(intents)
         self.workers.drop(intents)
 
-    def _offer_again(self, runs: list[str]) -> None:
+    def offer_again(self, runs: list[str]) -> None:
         """The bus has room for what it could not take."""
         for asked in offers(runs, self.core.held):
             self.core.submit(asked)

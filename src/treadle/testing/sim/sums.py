@@ -119,9 +119,13 @@ class Sums:
         self.code: Sequence[App] = VERSIONS
         # By cell: what was published to it.
         self._told: dict[str, list[str]] = {f"k{number}": [] for number in range(CELLS)}
-        self._wishes = [*self._events(rng), *self._applies(rng), *self._snapshots(rng)]
+        events, self._moves, taken = self._events(rng), self._applies(rng), self._snapshots(rng)
+        self._wishes = [*events, *self._moves, *taken]
         # The versions that were active, one after the other, as the journals say.
         self._active: list[int] = []
+        # Whether cells take no events because members are being asked whether they agree to an apply.
+        self._closed = False
+        self.dawdles_ms = rng.choice((0, 200, 500, 1_000))
 
     # --- what is asked for ---
 
@@ -173,11 +177,20 @@ class Sums:
     def idle(self) -> bool:
         return all(wish.done for wish in self._wishes)
 
+    @property
+    def hesitates(self) -> float:
+        """While an apply is on its way; and above all while cells are closed for it, when none is to be decided."""
+        if self._closed:
+            return 0.8
+        return 0.2 if any(wish.since is not None and not wish.done for wish in self._moves) else 0.0
+
     # --- what must hold ---
 
     def recorded(self, life: RunLife, record: dict[str, Any]) -> None:
         """A record was committed."""
         run = life.id
+        if run == NAME and record["kind"] == "patch":
+            self._closed = record["event"]["data"]["op"] == "close"
         for event in record.get("events", ()):
             if run == NAME and event["type"] in ("manifest", "applied"):
                 self._active.append(_NUMBERS[event["manifest"]])

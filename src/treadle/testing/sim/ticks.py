@@ -19,7 +19,7 @@ from treadle.runtime.commands import Operate
 from treadle.runtime.schedules import KIND, ScheduleRow, is_on_its_way
 from treadle.store.protocol import GUEST
 
-from .clients import PATIENCE_NS, Guest, Once
+from .clients import PATIENCE_NS, Guest, Once, is_passing
 from .weather import MS
 from .workload import Scheduling
 
@@ -54,7 +54,7 @@ class Ticks:
         world.after(PATIENCE_NS, lambda: self._ask(body, then, pause_ms, once))
 
         def told(value: Any, error: TreadleError | None) -> None:
-            if isinstance(error, PASSING) or once.done:
+            if is_passing(error) or once.done:
                 return
             assert error is None, f"{body} is refused: {error}"
             once.done = True

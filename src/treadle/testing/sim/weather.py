@@ -6,6 +6,10 @@ from functools import partial
 from typing import TYPE_CHECKING, Final
 
 from treadle.store.members import LEASE_NS
+from treadle.store.protocol import Batch
+
+from .disk import Died
+from .workload import Housed
 
 if TYPE_CHECKING:
     from .process import SimProcess
@@ -13,8 +17,16 @@ if TYPE_CHECKING:
 
 MS: Final = 1_000_000
 SECOND: Final = 1_000 * MS
+# How long anything may fail. The next fault may mend what the last one broke: so the weather clears early in some worlds.
+SPELLS: Final = (150, 500, 1_500, 3_000)
+# Applies are asked for one after the other: where there are some, they have to meet it.
+SPELLS_ASKING: Final = (1_500, 3_000, 6_000)
+# For how long a process stands still in the middle of a turn.
+PAUSES: Final = (MS, 50 * MS, SECOND, 12 * SECOND)
 # In how many points of a turn something happens in the middle of it.
 POINTS: Final = 60
+# How long one stands still before it writes.
+HESITATIONS: Final = (50 * MS, 300 * MS, SECOND, 2 * SECOND)
 # How long after its store went a process may begin another turn.
 GONE_NS_MAX: Final = SECOND
 
@@ -52,6 +64,17 @@ class Weather:
         # Several members have leases, which must run out now and then.
         longest = 3 * SECOND if world.cores == 1 else 12 * SECOND
         return rng.randrange(longest) if world.chance(faults.pause) else 0
+
+    def over_commit(self, batch: Batch) -> None:
+        """Where members have to agree, one of them stands still where that matters most: it has decided, and has not
+        written. Shorter than its lease, or it could not write any more."""
+        world, process = self._world, self._world.acting
+        if process is None or not batch.records or not isinstance(world.workload, Housed):
+            return
+        if world.chance(world.workload.hesitates):
+            world.go_on_without(process, HESITATIONS)
+            if process.dead:
+                raise Died(process.name)
 
     def _end_leases(self) -> None:
         """All leases run out at once, and whoever looks first takes what others hold, who live and do not know it yet."""

@@ -101,6 +101,16 @@ class SimJob:
         """For performers that must not end before their deadline or cancellation."""
         await Waiting(None)
 
+    def pay(self, what: str) -> int:
+        """Calls somebody outside who heeds keys."""
+        return self._process.world.outside.pay(what, self.idempotency_key)
+
+    def call(self) -> None:
+        """Calls somebody outside who heeds none. Who has a lease may call although another has it by now: that is
+        looked at elsewhere (`bus/hatch.py`), and here they all heed it."""
+        if self._process.world.places:
+            self._process.world.outside.call(self.intent.id)
+
     def finish(self, done: Done) -> Deliver:
         value = done.value
         if len(body := encode(value)) > PAYLOAD_INLINE_BYTES_MAX:
@@ -211,14 +221,26 @@ class SimWorkers:
         if self._jobs.get(job.intent.id) is work:
             self._drive(job, work)
 
+    def _give_up(self, job: SimJob, work: Doing) -> None:
+        """As `WorkQueues.let_go` does; the leases of others run out."""
+        if self._jobs.get(job.intent.id) is work:
+            self.drop([job.intent.id])
+            if self._resident is not None:
+                self._resident.done(job.intent.id)
+                self._process.offer_again([job.run])
+                self._soon()
+
     def _suspend(self, job: SimJob, work: Doing, waiting: Waiting) -> None:
         saved = waiting.command
         if saved is None:
             return
 
         def ack(value: Any, error: TreadleError | None) -> None:
-            if not (value or {}).get("stale"):
-                self._world.journals.saved(saved)
+            if error is not None or value.get("stale"):
+                # What was to follow must not: others may have it by now (`WorkerJob.save`).
+                self._world.after(self._world.rng.randrange(MS), lambda: self._give_up(job, work))
+                return
+            self._world.journals.saved(saved)
             self._world.after(self._world.rng.randrange(MS), lambda: self._resume(job, work))
 
         saving = msgspec.structs.replace(saved, ack=ack)

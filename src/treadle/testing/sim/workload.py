@@ -167,3 +167,13 @@ class Housed(Protocol):
     def idle(self) -> bool:
         """Whether all of it was answered."""
         ...
+
+    @property
+    def hesitates(self) -> float:
+        """How likely somebody stands still now who has decided something and has not written it."""
+        ...
+
+    @property
+    def dawdles_ms(self) -> int:
+        """How long whoever drives an operation over members waits at most before its next question."""
+        ...

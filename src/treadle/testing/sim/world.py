@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import heapq
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from random import Random
 
@@ -26,17 +26,18 @@ from .checks import Journals
 from .clients import Clients, Keeper, Network, People
 from .disk import Broken, Died, Disk, SimDialect, SimPayloads
 from .faults import CALM, Faults, small_limits
+from .outside import Outside
 from .process import SimProcess
+from .rivals import Rivals
 from .rot import check_bytes
+from .strangers import Strangers
 from .ticks import Ticks
 from .trail import Trail
 from .turns import Turns
-from .weather import MS, SECOND, Weather
+from .weather import MS, PAUSES, SECOND, SPELLS, SPELLS_ASKING, Weather
 from .workload import Heeding, Housed, Limited, Passing, Workload
 
 EPOCH_NS = 1_800_000_000 * 10**9
-# How long anything may fail. The next fault may mend what the last one broke: so the weather clears early in some worlds.
-SPELLS = (150, 500, 1_500, 3_000)
 LIVENESS_EVENTS_MAX = 60_000
 COLLECT_EVENTS_MAX = 100
 # How much may happen while a process stands still in the middle of a turn; and where members are asked one after the
@@ -91,7 +92,7 @@ class SimWorld:
             # What applies and snapshots must withstand happens between what a member reads and what it writes.
             self.faults = replace(self.faults, clock_jump=0.0, conflict=0.0, halt=0.2)
         self.limits = small_limits(self.rng)
-        self._spell = self.rng.choice(SPELLS)
+        self._spell = self.rng.choice(SPELLS_ASKING if housed else SPELLS)
         # How much of all work touches nothing outside, so that it may be begun before its commit: in every second world.
         self.pure_share = 0.0 if seed % 2 else 0.7
         # Without guests nobody looks for their messages: then nothing but a call wakes a core that sleeps.
@@ -107,6 +108,7 @@ class SimWorld:
         self.journals = Journals(self.disk)
         self.trail = Trail(self.disk, self.journals)
         self.performed: dict[str, int] = {}
+        self.outside = Outside()
         # The last numbers given to several processes, and the tables of which one of them has removed rows.
         self.numbers: dict[Numbered, int] = {}
         self.behind: set[str] = set()
@@ -121,7 +123,7 @@ class SimWorld:
         self._generation = 0
         self.owner: SimProcess | None = None
         # Whose thread it is that goes on; and who waits for a turn of theirs.
-        self._acting: SimProcess | None = None
+        self.acting: SimProcess | None = None
         self.turns = Turns()
         self._stands_still = False
         self._processes: list[SimProcess] = []
@@ -141,6 +143,7 @@ class SimWorld:
         self.people = People(self)
         self.keeper = Keeper(self)
         self.ticks = Ticks(self)
+        self.others = (Strangers(self), Rivals(self))
         if isinstance(workload, Heeding):
             self.journals.on_record = workload.recorded
         if isinstance(workload, Passing):
@@ -189,6 +192,8 @@ class SimWorld:
         self.people.begin()
         self.keeper.begin()
         self.ticks.begin()
+        for other in self.others:
+            other.begin()
         if isinstance(self.workload, Housed):
             self.workload.begin(self)
         met = self.faults
@@ -211,7 +216,8 @@ class SimWorld:
             and all(p.dead or p.house is None or p.house.loop.idle for p in self._processes)
         ):
             return False
-        return self.clients.idle and not (self.keeper.left or self.ticks.left) and self._quiet()
+        left = self.keeper.left or self.ticks.left or any(other.left for other in self.others)
+        return self.clients.idle and not left and self._quiet()
 
     def _collect(self, weather: Faults) -> None:
         """The old weather again, while the store is collected; then it clears, and it must come to an end."""
@@ -241,12 +247,12 @@ class SimWorld:
                 process.woken = True
                 self._schedule(process, self.rng.randrange(MS))
 
-    def go_on_without(self, process: SimProcess) -> None:
+    def go_on_without(self, process: SimProcess, pauses: Sequence[int] = PAUSES) -> None:
         """One stands still in the middle of a turn; one at a time, so that everybody is met by whole turns of others."""
         if self._stands_still:
             return
         self._stands_still = True
-        until_ns = self._time_ns + self.rng.choice((MS, 50 * MS, SECOND, 12 * SECOND))
+        until_ns = self._time_ns + self.rng.choice(pauses)
         for _ in range(HALT_EVENTS_ASKING_MAX if isinstance(self.workload, Housed) else HALT_EVENTS_MAX):
             if self._calendar[0][0] > until_ns:
                 break
@@ -339,9 +345,11 @@ class SimWorld:
         decided = self.journals.advance()
         self.trail.committed()
         self.ticks.committed()
-        if self._acting is not None:
-            taken = (item.run for item in self._acting.core.staging.staged.taken)
-            self.turns.committed(self._acting, decided, taken)
+        for other in self.others:
+            other.committed()
+        if self.acting is not None:
+            taken = (item.run for item in self.acting.core.staging.staged.taken)
+            self.turns.committed(self.acting, decided, taken)
         for line, crowd in self.store.crowds().items() if self._concurrency else ():
             most = self._concurrency[line.workflow]
             assert crowd.held <= most, (
@@ -416,7 +424,7 @@ class SimWorld:
     def step(self, process: SimProcess, do: Callable[[], None]) -> None:
         """A step of one of a process's threads, with whatever that does to the process."""
         was_busy, process.busy = process.busy, True
-        was_acting, self._acting = self._acting, process
+        was_acting, self.acting = self.acting, process
         try:
             do()
         except Died:
@@ -428,7 +436,7 @@ class SimWorld:
             self._died(process)
         finally:
             process.busy = was_busy
-            self._acting = was_acting
+            self.acting = was_acting
 
     def _deposed(self, process: SimProcess, error: TreadleError) -> None:
         if self.cores == 1 and process.file_number == self.disk.number:
