@@ -12,7 +12,7 @@ from weakref import WeakValueDictionary
 
 from msgspec.structs import replace
 
-from treadle.kernel.errors import PASSING, TreadleError
+from treadle.kernel.errors import TreadleError, ValueRefused
 
 from .commands import Deliver, Operate
 from .desk import Desk, OwnChange
@@ -92,16 +92,20 @@ class Gatherings:
     def _is_ours(self, gathered: Gathered) -> bool:
         return self._waiting.get(gathered.asked.inbox or "") is gathered
 
-    def _settle(self, gathered: Gathered, desk: Desk) -> None:
-        """Between commits: the answer is a row, like any to a message."""
+    def _settle(self, gathered: Gathered, desk: Desk) -> bool:
+        """Between commits: the answer is a row, like any to a message. False if it is not ours to answer."""
         if self._is_ours(gathered):
             desk.belongs(gathered.asked.home)
             self._answers.settle(gathered.asked, *gathered.combined)
+            return True
+        return False
 
-    def _settled(self, gathered: Gathered, _: object, failed: TreadleError | None) -> None:
-        if isinstance(failed, PASSING):
+    def _settled(self, gathered: Gathered, settled: object, failed: TreadleError | None) -> None:
+        if not self._is_ours(gathered):
+            return
+        if failed is not None and not isinstance(failed, ValueRefused):
             self._answer(gathered)
-        elif self._is_ours(gathered):
+        elif settled:
             del self._waiting[gathered.asked.inbox or ""]
 
     def drop_foreign(self, held: Held) -> list[Operate]:

@@ -188,6 +188,44 @@ async def test_fan_out_is_accepted_as_one_and_each_delivery_stands_alone(tmp_pat
         assert len(await (await engine.cell(three, "a")).journal()) == 1
 
 
+@pytest.mark.at_home("there nobody is a guest")
+@pytest.mark.parametrize("submission", ["s", None])
+async def test_fan_out_by_a_guest_is_one_operation_with_one_answer(tmp_path, submission):
+    taken: list[str] = []
+
+    def hearer(name: str) -> rx.Workflow:
+        @rx.workflow(name, state=Note, events=[Booked], key="order_id", effects=[])
+        def hear(state, event, ctx):
+            if event.order_id == "deaf" and name == "t/two@1":
+                raise ValueError("deaf")
+            return rx.Output(Note(event.order_id))
+
+        return hear
+
+    app = rx.App("x", [hearer("t/one@1"), hearer("t/two@1")])
+    owner = Engine(url(tmp_path))
+    owner.deploy(app)
+    async with owner:
+        guest = Engine(url(tmp_path))
+        guest.load(app)
+        async with guest:
+            assert (owner.owns, guest.owns) == (True, False)
+            perform = owner.applications.perform
+            owner.applications.perform = lambda desk, asked: taken.append(asked.name) or perform(desk, asked)
+            for engine in (guest, owner):
+                assert await engine.publish(Booked("a"), submission_id=submission) == [
+                    "t/one@1/a",
+                    "t/two@1/a",
+                ]
+            with pytest.raises(TreadleError, match="deaf") as refused:
+                await guest.publish(Booked("deaf"), submission_id=submission and "other")
+            assert [told["error"] is None for told in refused.value.details["deliveries"]] == [True, False]
+            assert taken.count("publish") == 3
+            records = await (await guest.cell("t/one@1", "a")).journal()
+            assert len(records) == (1 if submission else 2)
+            assert await guest.read(lambda reads: reads.inbox(9)) == []
+
+
 async def test_an_event_nobody_takes_is_in_the_applications_own_run():
     engine = Engine("memory:")
     engine.deploy(rx.App("x", [notes], subscriptions=[]))
