@@ -53,7 +53,12 @@ class Turns:
         for waiter in list(self._waiting):
             if waiter.process.dead or waiter.process.epoch_of(waiter.run) != waiter.epoch:
                 self.answered(waiter)
-            elif waiter.process is process and (waiter.run in decided or waiter.run in had_a_turn):
+            elif waiter.process is process and (
+                # Who waits for code has had its turn, and is not held up by others.
+                waiter.run in decided
+                or waiter.run in had_a_turn
+                or process.core.desk.mail.is_barred(waiter.run)
+            ):
                 waiter.passed.clear()
             elif waiter.process is process:
                 waiter.passed.update(decided)
