@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 import pytest_asyncio
+from tests.backdoor import change
 from tests.probes.racing import DEADLINE_S, Door, House, Subject, compiled, meet, meetings, opened
 
 from treadle import Engine
@@ -168,7 +169,7 @@ async def _time_is_up(engine: Engine, name: str) -> None:
         for row in desk.store.timers_of(document.row_of(desk.store, name).no):
             desk.post(timers.deadline(row))
 
-    await DECIDES[name].write(fire)
+    await change(DECIDES[name], fire)
 
 
 async def _claimed(engine: Engine, name: str) -> None:

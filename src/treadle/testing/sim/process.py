@@ -171,7 +171,7 @@ class SimProcess:
         self.woken = False
 
     def registry_of(self, reads: Reads) -> Registry:
-        """What readers beside the core go by: they load what they need themselves."""
+        """What readers and workers go by, beside the core: they load what they need themselves."""
         if self.house is None:
             return Registry(machines_of(self.world.workload.machines), reads)
         return self.house.library.registry(reads)

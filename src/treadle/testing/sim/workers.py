@@ -19,7 +19,6 @@ from treadle.kernel.model import Receipt, put_away
 from treadle.kernel.values import Value, decode_trusted, encode
 from treadle.runtime.commands import CheckpointSaved, Deliver, FrameSent
 from treadle.runtime.ports import Work
-from treadle.runtime.registry import Registry
 from treadle.work.job import Done, StaysOpen
 
 from .resident import SimResident
@@ -85,8 +84,7 @@ class SimJob:
 
     async def load_definition(self) -> Any:
         # A worker's own way to the store: what fails the core's connection does not fail this one.
-        registry = Registry(self._process.core.desk.registry.machine, self._process.world.store)
-        return registry.load(self.definition).definition
+        return self._process.registry_of(self._process.world.store).load(self.definition).definition
 
     async def definition_file(self) -> str | None:
         return None
