@@ -134,7 +134,8 @@ class SimProcess:
         )
         workload = world.workload
         self.house = SimHouse(self, workload) if isinstance(workload, Housed) else None
-        code = LateCode(self, machines_of(workload.machines)) if world.faults.late_code else None
+        late = world.faults.late_code and self.house is None
+        code = LateCode(self, machines_of(workload.machines)) if late else None
         self.core = Core(
             store,
             self.registry_of(store) if code is None else Registry(code.machine_of, store),
