@@ -38,8 +38,7 @@ class Inbox:
         self.dirty = True
 
     def read(self) -> None:
-        if not self.dirty:
-            return
+        """While it is dirty."""
         found = self._reads.inbox(self._limits.inbox_per_turn + len(self._reading), self._held.chosen)
         rows = [row for row in found if row[0] not in self._reading]
         for key, body in rows:
@@ -54,7 +53,7 @@ class Inbox:
                 self._answers.dispose(key, None, error)
                 continue
             home = command.home if isinstance(command, Operate) else command.run
-            if self._held.holds(home):
+            if not self._held.several or self._held.holds(home):
                 self._take(command)
             else:
                 self._pass_on(key, body, home)

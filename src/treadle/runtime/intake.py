@@ -245,12 +245,19 @@ class Intake:
         self._timers.drop_foreign()
 
     def gather(self, now_ns: int) -> None:
-        self._recovery.go_on()
-        self._inbox.read()
-        self._timers.fire(now_ns)
-        self._schedules.fire(now_ns)
-        self._lines.fire(now_ns)
-        self._mail.unbar(now_ns)
+        """Has those look who may find something; nearly always that is one."""
+        if self._recovery.left:
+            self._recovery.go_on()
+        if self._inbox.dirty:
+            self._inbox.read()
+        if _is_due(self._timers.next_due_ns, now_ns):
+            self._timers.fire(now_ns)
+        if _is_due(self._schedules.next_due_ns, now_ns):
+            self._schedules.fire(now_ns)
+        if _is_due(self._lines.next_due_ns, now_ns):
+            self._lines.fire(now_ns)
+        if _is_due(self._mail.look_again_ns, now_ns):
+            self._mail.unbar_all()
 
     def committed(self, staged: Staged, posted: Collection[str]) -> None:
         batch = staged.batch
@@ -267,3 +274,7 @@ class Intake:
         self._recovery.undo()
         self._inbox.undo(staged)
         self._lines.look()
+
+
+def _is_due(at_ns: int | None, now_ns: int) -> bool:
+    return at_ns is not None and now_ns >= at_ns

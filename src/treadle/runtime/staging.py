@@ -22,7 +22,16 @@ from treadle.kernel.limits import Limits
 from treadle.kernel.model import TERMINAL, OpenIntent, Receipt, Signal
 from treadle.kernel.run import error_of
 from treadle.kernel.values import Value, encode
-from treadle.store.protocol import GUEST, Batch, DefinitionRow, Numbered, Reads, Store, TaskRow
+from treadle.store.protocol import (
+    GUEST,
+    Batch,
+    DefinitionRow,
+    Numbered,
+    Reads,
+    Store,
+    TaskRow,
+    beside_records,
+)
 
 from .audit import AuditEntry, outcome
 from .commands import Deliver, Operate, Progress
@@ -99,7 +108,13 @@ class Staged(msgspec.Struct):
     def empty(self) -> bool:
         # Most have records, and the others most often answers: seen at once.
         seen = self.batch.records or self.answers or self.dispatched or self.revoked or self.writes
-        return not seen and self.batch.empty
+        return not seen and not any(beside_records(self.batch))
+
+    @property
+    def untouched(self) -> bool:
+        """Whether nothing is in it that a change could leave halfway."""
+        batch = self.batch
+        return not (batch.records or self.handed or any(beside_records(batch)))
 
     def full(self, limits: Limits) -> bool:
         # Runs go in a commit to themselves: an event would bring one back into memory that is gone after it.

@@ -220,6 +220,10 @@ def test_the_rows_of_0_1_0_are_read() -> None:
 # --- answers -------------------------------------------------------------------------------------------------
 
 
+def test_an_answer_with_tuples_is_one_with_lists() -> None:
+    assert reply_from_bytes(reply_to_bytes({"found": (1, (2,))}, None)) == ({"found": [1, [2]]}, None)
+
+
 def test_a_refusal_is_the_same_on_the_other_side() -> None:
     for error in (
         VersionMismatch("no", details={"found": 1}),
