@@ -21,7 +21,6 @@ from treadle.store.protocol import Batch, Store, TaskRow
 
 from . import lines, recovery
 from .admission import Admission
-from .board import Board
 from .commands import Deliver, Inspect, Operate, View
 from .desk import HANDED_ON, Change, Operations
 from .fetching import Fetching, NotAtHand
@@ -35,6 +34,7 @@ from .recovery import Recovery
 from .registry import Registry
 from .shards import Held
 from .staging import Answers, Numbers, Staged, Staging
+from .tasks import Board
 from .undecided import Undecided
 
 

@@ -40,7 +40,7 @@ from .hot import BlobCache, Expected, Hot
 from .mail import Mail
 from .messages import reply_to_bytes
 from .narrative import numbered
-from .ports import Ack, Answer, Clock, News, Work
+from .ports import Ack, Answer, Clock, News, Port, Work
 from .shards import Held
 
 # A cell that has come to rest with a larger snapshot keeps it for a while.
@@ -183,19 +183,11 @@ class Staged(msgspec.Struct):
 class Staging:
     """The commit under way."""
 
-    def __init__(
-        self,
-        blobs: BlobCache,
-        held: Held,
-        *,
-        clock: Clock,
-        wants_news: Callable[[str, bool], bool],
-        limits: Limits,
-    ) -> None:
+    def __init__(self, blobs: BlobCache, held: Held, port: Port, *, clock: Clock, limits: Limits) -> None:
         self._blobs = blobs
         self.held = held
         self._clock = clock
-        self._wants_news = wants_news
+        self._audience, self._wants_news = port.audience, port.wants_news
         self._limits = limits
         self.staged = Staged(1)
         self.batch = self.staged.batch
@@ -268,7 +260,8 @@ class Staging:
         state = hot.state
         ended = state.status in TERMINAL
         # An end is always told: somebody may begin to wait for it before it is durable.
-        if not (wanted := self._wants_news(state.id, ended)) and not ended:
+        wanted = self._audience.anybody and self._wants_news(state.id, ended)
+        if not wanted and not ended:
             return
         news = self.staged.news.get(state.id)
         told = numbered(events, first_no, seq, at_ns) if wanted else []
