@@ -1,24 +1,28 @@
 """How far data walks through the house: modules entered, changes of module, of thread, encodes and decodes.
 
     python benchmarks/walks.py
+    python benchmarks/walks.py --where --only guest
 
 Counts, not times: only changes of thread depend on the machine, so each walk is taken several times and the median given. A
 walk is taken once before it is counted, so that what is loaded once is loaded. Calls are seen by a profiler on every thread; encodes and decodes are calls of
 `treadle.kernel.values`. A change of thread is one between two calls of ours that follow each other in time.
+`--where` lists, for the last walk of each kind, the modules entered with what was called there, every encode and decode with who asked for it, and every change of thread.
 """
 
 from __future__ import annotations
 
+import argparse
 import asyncio
 import statistics
 import sys
 import tempfile
 import threading
-from collections.abc import Awaitable, Callable
+from collections import Counter
+from collections.abc import Awaitable, Callable, Iterator
 from itertools import pairwise
 from pathlib import Path
 from types import FrameType
-from typing import Any
+from typing import Any, NamedTuple
 
 sys.path.insert(0, str(Path(__file__).resolve().parent))
 
@@ -30,6 +34,7 @@ TIMES = 9
 CHAIN = 200
 ENCODES = {"encode", "digest", "copied"}
 DECODES = {"decode", "decode_trusted", "copied"}
+VALUES = "treadle.kernel.values"
 PLAYBOOK = """
 metadata: {name: walk, path: walk}
 workload: {}
@@ -59,18 +64,29 @@ steps:
 TRIAGE = Path(__file__).resolve().parents[1] / "examples" / "agent" / "triage"
 
 
+class Call(NamedTuple):
+    """One call of ours: of what, on which thread, and for encodes and decodes who asked."""
+
+    module: str
+    name: str
+    thread: int
+    asked_by: str = ""
+
+
 class Walk:
     """What calls of ours happened while it lasted, in order, on all threads."""
 
     def __init__(self) -> None:
-        self._calls: list[tuple[str, str, int]] = []
+        self._calls: list[Call] = []
         self._taken: list[dict[str, int]] = []
+        self._last: list[Call] = []
 
     def _called(self, frame: FrameType, event: str, argument: Any) -> None:
         if event == "call":
             module = frame.f_globals.get("__name__") or ""
             if module.startswith("treadle."):
-                self._calls.append((module, frame.f_code.co_name, threading.get_ident()))
+                asked_by = asker(frame) if module == VALUES else ""
+                self._calls.append(Call(module, frame.f_code.co_name, threading.get_ident(), asked_by))
 
     def begin(self) -> None:
         self._calls.clear()
@@ -79,29 +95,64 @@ class Walk:
 
     def modules(self) -> set[str]:
         """Where it has been."""
-        return {module for module, _, _ in self._calls}
+        return {call.module for call in self._last}
 
     def end(self) -> None:
         sys.setprofile(None)
         threading.setprofile(None)
+        # A copy: other threads go on telling.
+        self._last = list(self._calls)
         self._taken.append(self._counts())
 
     def counts(self) -> dict[str, float]:
         """Medians; the first time, what is loaded once was loaded."""
         return {key: statistics.median(one[key] for one in self._taken[1:]) for key in self._taken[0]}
 
+    def where(self) -> Iterator[str]:
+        """The last time, in words."""
+        calls = self._last
+        rooms: dict[str, Counter[str]] = {}
+        for call in calls:
+            rooms.setdefault(call.module, Counter())[call.name] += 1
+        yield f"modules ({len(rooms)}), in the order they were entered:"
+        for module, names in rooms.items():
+            yield f"  {module}: " + ", ".join(f"{name} {count}" for name, count in names.items())
+        yield "encodes and decodes, with who asked:"
+        asked = Counter((call.name, call.asked_by) for call in calls if is_codec(call))
+        for (name, asked_by), count in asked.items():
+            yield f"  {count} {name} by {asked_by}"
+        yield "changes of thread:"
+        for a, b in pairwise(calls):
+            if a.thread != b.thread:
+                yield f"  {a.thread % 10_000}: {a.module}.{a.name} -> {b.thread % 10_000}: {b.module}.{b.name}"
+
     def _counts(self) -> dict[str, int]:
-        calls = list(self._calls)
-        modules = [module for module, _, _ in calls]
-        values = [name for module, name, _ in calls if module == "treadle.kernel.values"]
+        calls = self._last
+        values = [call.name for call in calls if call.module == VALUES]
         return {
-            "modules": len(set(modules)),
-            "transitions": sum(a != b for a, b in pairwise(modules)),
-            "threads": sum(a[2] != b[2] for a, b in pairwise(calls)),
+            "modules": len({call.module for call in calls}),
+            "transitions": sum(a.module != b.module for a, b in pairwise(calls)),
+            "threads": sum(a.thread != b.thread for a, b in pairwise(calls)),
             "calls": len(calls),
             "encodes": sum(name in ENCODES for name in values),
             "decodes": sum(name in DECODES for name in values),
         }
+
+
+def is_codec(call: Call) -> bool:
+    return call.module == VALUES and call.name in ENCODES | DECODES
+
+
+def asker(frame: FrameType) -> str:
+    """Who called, from the first frame outside the values on, with the one before it."""
+    told = []
+    back = frame.f_back
+    while back is not None and len(told) < 2:
+        module = back.f_globals.get("__name__") or ""
+        if module != VALUES:
+            told.append(f"{module}.{back.f_code.co_name}:{back.f_lineno}")
+        back = back.f_back
+    return " < ".join(told)
 
 
 async def by_a_guest(folder: Path, walk: Walk) -> None:
@@ -205,11 +256,13 @@ def journeys(folder: Path) -> list[tuple[str, Callable[[Walk], Awaitable[object]
     ]
 
 
-async def main() -> None:
+async def main(only: str, where: bool) -> None:
     print("| walk | modules | transitions | thread switches | calls | encodes / decodes |")
     print("|---|--:|--:|--:|--:|--:|")
     with tempfile.TemporaryDirectory() as found:
         for name, journey, per in journeys(Path(found)):
+            if only not in name:
+                continue
             walk = Walk()
             walk.begin()
             await journey(walk)
@@ -219,6 +272,8 @@ async def main() -> None:
                 f"| {name} | {each['modules']:g} | {each['transitions']:g} | {each['threads']:g} | {each['calls']:g} "
                 f"| {each['encodes']:g} / {each['decodes']:g} |"
             )
+            if where:
+                print("\n".join(walk.where()))
 
 
 def count(n: int) -> int:
@@ -226,4 +281,8 @@ def count(n: int) -> int:
 
 
 if __name__ == "__main__":
-    asyncio.run(main())
+    options = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    options.add_argument("--only", default="", help="walks with this in their name")
+    options.add_argument("--where", action="store_true", help="where each walk has been")
+    asked = options.parse_args()
+    asyncio.run(main(asked.only, asked.where))

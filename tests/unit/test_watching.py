@@ -81,7 +81,9 @@ async def test_who_comes_while_a_run_ends_misses_nothing_of_it() -> None:
 
 def test_who_only_waits_for_an_end_is_told_of_it_without_its_events() -> None:
     watching = watching_of(Stored(0))
+    assert not watching.audience.anybody
     with watching.watch("r", end=True):
+        assert watching.audience.anybody
         assert watching.wants("r", True)
         assert not watching.wants("r", False)
         assert not watching.hears("r", True)
@@ -89,8 +91,12 @@ def test_who_only_waits_for_an_end_is_told_of_it_without_its_events() -> None:
             assert watching.hears("r", False)
         assert not watching.hears("r", False)
     assert not watching.wants("r", True)
+    assert not watching.audience.anybody
     watching.observe(lambda event: None, after=0)
     assert watching.hears("r", True)
+    with watching.watch("r"):
+        assert watching.audience.anybody
+    assert watching.audience.anybody, "an observer stays"
 
 
 async def test_a_gap_later_on_is_filled_too() -> None:

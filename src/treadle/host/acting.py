@@ -15,12 +15,11 @@ import msgspec
 from msgspec.structs import replace
 
 from treadle.kernel.model import Cancel, Domain, Event, Patch, Reset, Retry, Signal, Started
-from treadle.kernel.values import encode
 from treadle.lang.handed import check_written
 from treadle.runtime import collecting, keeping, payloads, tasks, traced
 from treadle.runtime.audit import AuditEntry
 from treadle.runtime.commands import Command, Deliver, Operate, Own
-from treadle.runtime.messages import check_entry
+from treadle.runtime.messages import check_entry, message_to_bytes
 
 
 class Origin(msgspec.Struct, frozen=True):
@@ -80,9 +79,9 @@ def stamped(command: Command) -> Command:
         return command
     if isinstance(command, Operate):
         check_written(command.body)
-        encode([command.home, command.body])
         check_entry(entry := command.entry or _of_operation(command))
-        return replace(command, entry=entry)
+        signed = replace(command, entry=entry)
+        return replace(signed, written=message_to_bytes(signed))
     return command
 
 

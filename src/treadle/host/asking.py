@@ -113,8 +113,10 @@ class Correspondence:
             )
         if (error := unusable(command)) is not None:
             raise error
-        home = command.home if isinstance(command, Operate) else command.run
-        return Message(f"{GUEST}{self.asker}:{self._token(12)}", message_to_bytes(command), home)
+        key = f"{GUEST}{self.asker}:{self._token(12)}"
+        if isinstance(command, Operate):
+            return Message(key, command.written or message_to_bytes(command), command.home)
+        return Message(key, message_to_bytes(command), command.run)
 
     def read_replies(self, store: Store) -> None:
         """Passes on the answers that are there by now."""

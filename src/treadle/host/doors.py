@@ -34,7 +34,7 @@ class CorePort:
         self._bus = bus
         self._watching = watching
         self._withhold = withhold
-        self.wants_news = watching.hears
+        self.audience, self.wants_news = watching.audience, watching.hears
 
     def answer(self, answers: list[Answer]) -> None:
         awaited: list[Answer] = []
@@ -54,8 +54,8 @@ class CorePort:
 
     def publish_news(self, news: list[News]) -> None:
         # Asked again, now that it is durable: whoever began to watch since then would not look again.
-        heard = [item for item in news if self._watching.wants(item.run, item.ended)]
-        if heard:
+        wants = self._watching.wants
+        if self.audience.anybody and (heard := [item for item in news if wants(item.run, item.ended)]):
             self._home.hop(self._watching.tell, heard)
 
 

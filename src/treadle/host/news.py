@@ -21,7 +21,7 @@ from treadle.kernel.model import ENGINE_KINDS, TERMINAL
 from treadle.kernel.values import copied, to_value
 from treadle.runtime.core import Core
 from treadle.runtime.payloads import may_refer, refers
-from treadle.runtime.ports import News
+from treadle.runtime.ports import Audience, News
 from treadle.store.marks import MovedRun
 from treadle.work.job import is_revoked
 
@@ -180,6 +180,8 @@ class Watching:
         # Runs of which somebody wants to know more than that they end.
         self._followed: set[str] = set()
         self._observers: list[_Observing] = []
+        # Kept true where watches and observers come and go.
+        self.audience = Audience(anybody=False)
         # As a guest: how far the store was looked at (-1: not yet), and who looks on.
         self._looked = (-1, -1)
         self._following: asyncio.Task[None] | None = None
@@ -207,6 +209,7 @@ class Watching:
     def add(self, watch: Watch) -> None:
         if self._begun:
             self._check_loop()
+        self.audience.anybody = True
         # Lists are replaced, never changed: the core thread looks at them too.
         self._watches[watch.run] = [*self._watches.get(watch.run, ()), watch]
         if not watch.end:
@@ -220,10 +223,14 @@ class Watching:
             self._watches[watch.run] = left
         else:
             del self._watches[watch.run]
+            self.audience.anybody = bool(self._watches or self._observers)
+            if self._observers:  # one may have come from another thread just now
+                self.audience.anybody = True
 
     def observe(self, observer: Observer, *, after: int | Mapping[str, int]) -> None:
         observing = _Observing(observer, after, self._source)
         self._observers.append(observing)
+        self.audience.anybody = True
         if self._begun:
             assert self._loop is not None, "what has begun has a loop"
             self._loop.call_soon_threadsafe(self._join, observing)

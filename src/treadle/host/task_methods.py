@@ -7,7 +7,7 @@ from typing import Any, Unpack
 
 from treadle.arguments import TaskFilters, checked_actor, checked_statuses
 from treadle.kernel.values import Value
-from treadle.lang.handed import from_caller
+from treadle.lang.handed import for_operation
 from treadle.runtime import tasks
 
 from .reach import Reaches
@@ -63,7 +63,7 @@ class TaskMethods(Reaches):
     ) -> dict[str, Any]:
         """Answers a task; the run goes on when this returns."""
         return await self._task(
-            "complete", id, user, roles, data=from_caller(data), expected_version=expected_version
+            "complete", id, user, roles, data=for_operation(data), expected_version=expected_version
         )
 
     async def _task(

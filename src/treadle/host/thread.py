@@ -330,7 +330,11 @@ class CoreThread(threading.Thread):
         tried = 0.0
         while not self._stopping.is_set():
             if commands := self._next_commands():
+                was_silent = not self._asked.waiting
                 self._asked.hand_over(store, commands)
+                if was_silent and self._asked.waiting:
+                    # Who is asked has the time to look, and to answer, before it is taken for dead.
+                    tried = time.monotonic() + OWNER_POLL_MS / 1000
             if self._asked.waiting:
                 self._asked.read_replies(store)
             if (now := time.monotonic()) - tried >= OWNER_POLL_MS / 1000:

@@ -56,6 +56,9 @@ _HEADS = bytes(range(0x80, 0xC0))
 _PLAIN = frozenset((str, float, bool, type(None)))
 # What needs no copy. Not floats: -0.0 is one that becomes another when it is written.
 _FIXED = frozenset((str, int, bool, bytes, type(None)))
+_TEXT = frozenset((str,))
+_SLIGHT_PARTS = 16
+_SLIGHT_CHARS = 4096
 
 
 def encode(value: Value) -> bytes:
@@ -153,6 +156,21 @@ def _is_shallow(value: Value, levels: int) -> bool:
             return True
         level = below
     return False
+
+
+def is_slight(value: Value) -> bool:
+    """Whether a value is nothing but a few short texts and whole numbers, in a mapping or by itself: it holds no other, nor
+    stands for one. Most of what people answer is like this, and it is quickly seen."""
+    if type(value) is not dict:
+        return value is None or type(value) is bool or (type(value) is str and len(value) <= _SLIGHT_CHARS)
+    parts = value.values()
+    return (
+        len(value) <= _SLIGHT_PARTS
+        and "store" not in value  # as in references
+        and _FIXED.issuperset(map(type, parts))
+        and _TEXT.issuperset(map(type, value))
+        and sum(map(len, map(str, parts))) + sum(map(len, map(str, value))) <= _SLIGHT_CHARS
+    )
 
 
 def digest_bytes(data: bytes) -> str:

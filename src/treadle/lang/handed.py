@@ -38,6 +38,14 @@ def from_caller(value: object) -> Value:
     return copied_from_caller(value)[0]
 
 
+def for_operation(value: object) -> Value:
+    """`from_caller`, for what goes into an operation: that is written before anything is done about it, and refused there
+    if it is no value. A few texts and numbers only need a mapping that is not the caller's."""
+    if not values.is_slight(value):
+        return from_caller(value)
+    return value.copy() if isinstance(value, dict) else value
+
+
 def copied_from_caller(value: object) -> tuple[Value, bytes]:
     """`from_caller`, and the canonical bytes of what it gives."""
     check_written(value)

@@ -34,6 +34,7 @@ from treadle.kernel.model import (
 )
 from treadle.kernel.roles import CellMachine, CodeMachine, PastMachine, has_role, unavailable
 from treadle.kernel.run import Step, advance, error_of, fault
+from treadle.kernel.values import is_slight
 from treadle.store.place_rows import PlaceRow
 from treadle.store.protocol import Reads, RunRow
 
@@ -304,7 +305,7 @@ class Admission:
 
     def _taken_in(self, hot: Hot, event: Event, settled: OpenIntent | None) -> Event:
         """What people or other runs send, as the journal takes it."""
-        if type(event) not in CARRIERS:
+        if type(event) not in CARRIERS or (type(event) is Receipt and _is_slight(event)):
             return event
         # They stay for as long as this run does, also when the run that made them is gone.
         self._staging.batch.blob_refs += [(hot.no, checksum) for checksum in handed_over(event, settled)]
@@ -373,6 +374,11 @@ class Admission:
         """Takes in a run that was made by other means than an event: a fork."""
         self._hot.add(hot)
         self._records.add(hot, step, Own(hot.state.id, None), forked=True)
+
+
+def _is_slight(receipt: Receipt) -> bool:
+    """Whether nothing in a receipt can be a reference, or too large for the journal."""
+    return receipt.error is None and is_slight(receipt.value)
 
 
 def _is_refusable(item: Deliver, hot: Hot) -> bool:

@@ -21,7 +21,6 @@ from treadle.store.protocol import Batch, Store, TaskRow
 
 from . import lines, recovery
 from .admission import Admission
-from .board import Board
 from .commands import Deliver, Inspect, Operate, View
 from .desk import HANDED_ON, Change, Operations
 from .fetching import Fetching, NotAtHand
@@ -35,6 +34,7 @@ from .recovery import Recovery
 from .registry import Registry
 from .shards import Held
 from .staging import Answers, Numbers, Staged, Staging
+from .tasks import Board
 from .undecided import Undecided
 
 
@@ -135,7 +135,7 @@ class Changes:
     def may_join(self, staged: Staged) -> bool:
         """Whether the next one may be part of this commit. One that refuses itself halfway must not take with it what was
         there before; one that only hands on has nothing to leave halfway."""
-        return (staged.batch.empty and not staged.handed) or self._only_hands_on(self.waiting[0])
+        return staged.untouched or self._only_hands_on(self.waiting[0])
 
     def _only_hands_on(self, change: Change | Inspect) -> bool:
         return isinstance(change, Operate) and self._desk.operations.only_hands_on(change)

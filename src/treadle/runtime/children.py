@@ -99,18 +99,14 @@ class Children:
     def report_end(self, hot: Hot, step: Step, item: Deliver) -> None:
         """A run that a parent waits for has ended: it is told, unless it was the parent that ended it."""
         state = hot.state
-        if state.parent is not None and by_of(item) != PARENT:
+        ended_by = item.event.by if isinstance(item.event, Cancel) else None
+        if state.parent is not None and ended_by != PARENT:
             self._mail.send(state.parent, _end(hot), f"end:{state.parent_intent}:{step.seq}")
 
     def report_start(self, hot: Hot, reply: tuple[str, str]) -> None:
         """A run goes on by itself: whoever started it is told that it has begun."""
         run, intent = reply
         self._mail.send(run, Receipt(intent=intent, value={"run": hot.state.id}), f"started:{intent}")
-
-
-def by_of(item: Deliver) -> str | None:
-    """Who an event is from, if it says so."""
-    return item.event.by if isinstance(item.event, Cancel | Receipt) else None
 
 
 def _end(hot: Hot) -> Receipt:

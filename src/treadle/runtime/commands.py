@@ -55,6 +55,8 @@ class Operate(msgspec.Struct, frozen=True):
     entry: AuditEntry | None = None
     # What was loaded for it, or could not be (`fetching.py`): it has not to be tried again.
     fetched: tuple[str, ...] = ()
+    # It as a message, where whoever asked has written it: that it can be written is looked at in any case.
+    written: bytes = b""
 
 
 class Sent(msgspec.Struct, kw_only=True):

@@ -39,7 +39,6 @@ from . import alerts
 from .admission import Admission
 from .ahead import Ahead, Eager, Nobody
 from .alerts import AlertBell
-from .board import Board
 from .changes import Changes, CoreDesk
 from .children import Children
 from .commands import (
@@ -57,8 +56,7 @@ from .gate import Gate, Verify
 from .gathering import Gatherings
 from .handover import Handover
 from .hot import BlobCache, HotRuns
-from .inbox import Inbox
-from .intake import Entrance, Intake, ProgressQueue
+from .intake import Entrance, Inbox, Intake, ProgressQueue
 from .isolation import Isolation, known
 from .lines import Lines
 from .mail import Mail
@@ -71,6 +69,7 @@ from .registry import Registry
 from .schedules import SchedulesDue
 from .shards import Held
 from .staging import Answers, Numbers, Staging
+from .tasks import Board
 from .timers import Timers
 from .undecided import Undecided
 
@@ -122,7 +121,7 @@ class Core:
         self.held = held = Held.of(store)
         blobs = BlobCache(store, limits.blob_cache_bytes)
         self.hot = hot = HotRuns(store, registry, blobs, held, limit=limits.hot_runs)
-        self.staging = staging = Staging(blobs, held, clock=clock, wants_news=port.wants_news, limits=limits)
+        self.staging = staging = Staging(blobs, held, port, clock=clock, limits=limits)
         self._mail = mail = Mail(held)
         self._fetching = fetching = Fetching(mail, beside, self.wake)
         numbers, answers = Numbers(store), Answers(staging, mail, store, clock=clock)

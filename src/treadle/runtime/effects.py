@@ -18,8 +18,7 @@ from treadle.store.protocol import TimerRow
 
 from .ahead import Ahead
 from .alerts import AlertBell
-from .board import Board
-from .children import Children, by_of
+from .children import Children
 from .commands import Deliver
 from .hot import Hot
 from .lines import Lines
@@ -30,6 +29,7 @@ from .opened import join_ids
 from .ports import NewRun, Work
 from .registry import Registry
 from .staging import Answers, Closed, RunTurn, Staging
+from .tasks import Board
 from .timers import Timers
 from .undecided import is_undecided
 
@@ -221,7 +221,7 @@ class Effects:
         status = receipt.status if receipt is not None else "ok"
         outcome = {"ok": "completed", "timeout": "expired"}.get(status, "cancelled")
         answer = {"answer": receipt.value} if receipt is not None and status == "ok" else {}
-        self._board.close(intent.id, outcome, by_of(item), **answer)
+        self._board.close(intent.id, outcome, None if receipt is None else receipt.by, **answer)
 
     def _cancel(self, hot: Hot, intent: OpenIntent) -> None:
         self._close(hot, intent)

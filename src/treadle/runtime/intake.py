@@ -3,21 +3,24 @@
 A command goes to whoever decides it (`Entrance`), here or elsewhere: events to their run's mailbox, changes to theirs,
 frames and checkpoints to `ProgressQueue`, which puts them into the store: rows beside the journal, written behind.
 
-By itself comes (`Intake`) work left by a crash, other processes' messages, due timers, schedules and places in line. All are
-found through indexes, a page at a time, so that neither a million sleeping runs nor a long inbox costs memory or delays the
-rest.
+By itself comes (`Intake`) work left by a crash, other processes' messages (`Inbox`), due timers, schedules and places in
+line. All are found through indexes, a page at a time, so that neither a million sleeping runs nor a long inbox costs memory
+or delays the rest.
 """
 
 from __future__ import annotations
 
 import logging
 from collections import deque
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 
-from treadle.kernel.errors import PASSING
+from treadle.kernel.errors import PASSING, TreadleError
+from treadle.kernel.limits import Limits
 from treadle.kernel.model import Frame
 from treadle.kernel.roles import StreamingMachine
+from treadle.kernel.run import error_of
 from treadle.kernel.values import encode
+from treadle.store.protocol import Message, Reads
 
 from .changes import Changes
 from .commands import (
@@ -32,10 +35,10 @@ from .commands import (
     Progress,
 )
 from .hot import Hot, HotRuns
-from .inbox import Inbox
 from .isolation import known
 from .lines import Lines
 from .mail import Mail, unusable
+from .messages import message_from_bytes
 from .narrative import frame_event
 from .ports import Answer, Port
 from .recovery import Recovery
@@ -189,6 +192,76 @@ def _wants_frames(hot: Hot) -> bool:
     return isinstance(machine, StreamingMachine) and machine.wants_frames(hot.definition)
 
 
+class Inbox:
+    """Messages that others left for this core in the store, read a page at a time."""
+
+    def __init__(
+        self,
+        reads: Reads,
+        staging: Staging,
+        answers: Answers,
+        take: Callable[[Deliver | Operate], None],
+        held: Held,
+        limits: Limits,
+    ) -> None:
+        self._held = held
+        self._reads = reads
+        self._staging = staging
+        self._answers = answers
+        self._take = take
+        self._limits = limits
+        # In a mailbox already; their rows go with the commit that decides them.
+        self._reading: set[str] = set()
+        # Whether there may be messages that nobody has read.
+        self.dirty = True
+
+    def read(self) -> None:
+        """While it is dirty."""
+        found = self._reads.inbox(self._limits.inbox_per_turn + len(self._reading), self._held.chosen)
+        rows = [row for row in found if row[0] not in self._reading]
+        for key, body in rows:
+            self._reading.add(key)
+            try:
+                command = message_from_bytes(body, key)
+                if (unfit := unusable(command)) is not None:
+                    raise unfit
+            except TreadleError as error:
+                about = {"key": key, "error": error_of(error)}
+                self._staging.diagnose("", "inbox.unreadable", about)
+                self._answers.dispose(key, None, error)
+                continue
+            home = command.home if isinstance(command, Operate) else command.run
+            if not self._held.several or self._held.holds(home):
+                self._take(command)
+            else:
+                self._pass_on(key, body, home)
+        self.dirty = bool(rows)
+
+    def _pass_on(self, key: str, body: bytes, home: str) -> None:
+        """It was written for another number of shards, or by who did not say for whom: it goes where it belongs."""
+        self._staging.batch.inbox_done.append(key)
+        self._staging.batch.inbox.append(Message(key, body, home))
+
+    def forget(self, keys: Iterable[str | None]) -> None:
+        """They are in no mailbox any more."""
+        self._reading.difference_update(key for key in keys if key is not None)
+
+    def committed(self, posted: Iterable[str], done: Iterable[str]) -> None:
+        """`posted` are ours, in mailboxes as well; `done` are gone."""
+        self._reading.update(posted)
+        self._reading.difference_update(done)
+
+    def undo(self, staged: Staged) -> None:
+        """Messages whose operation a failed commit held are read again; events are back in their
+        mailboxes by themselves."""
+        operated = {operate.inbox for operate, _ in staged.handed}
+        operated |= {change.inbox for change in staged.writes if isinstance(change, Operate)}
+        kept = {item.inbox for item in staged.taken} - operated
+        again = operated | {key for key in staged.batch.inbox_done if key not in kept}
+        self._reading.difference_update(key for key in again if key is not None)
+        self.dirty = True
+
+
 class Intake:
     """What comes by itself."""
 
@@ -245,12 +318,19 @@ class Intake:
         self._timers.drop_foreign()
 
     def gather(self, now_ns: int) -> None:
-        self._recovery.go_on()
-        self._inbox.read()
-        self._timers.fire(now_ns)
-        self._schedules.fire(now_ns)
-        self._lines.fire(now_ns)
-        self._mail.unbar(now_ns)
+        """Has those look who may find something; nearly always that is one."""
+        if self._recovery.left:
+            self._recovery.go_on()
+        if self._inbox.dirty:
+            self._inbox.read()
+        if _is_due(self._timers.next_due_ns, now_ns):
+            self._timers.fire(now_ns)
+        if _is_due(self._schedules.next_due_ns, now_ns):
+            self._schedules.fire(now_ns)
+        if _is_due(self._lines.next_due_ns, now_ns):
+            self._lines.fire(now_ns)
+        if _is_due(self._mail.look_again_ns, now_ns):
+            self._mail.unbar_all()
 
     def committed(self, staged: Staged, posted: Collection[str]) -> None:
         batch = staged.batch
@@ -267,3 +347,7 @@ class Intake:
         self._recovery.undo()
         self._inbox.undo(staged)
         self._lines.look()
+
+
+def _is_due(at_ns: int | None, now_ns: int) -> bool:
+    return at_ns is not None and now_ns >= at_ns

@@ -345,8 +345,7 @@ class Lines:
         self._due.clear()
 
     def fire(self, now_ns: int) -> None:
-        if self.next_due_ns is None or now_ns < self.next_due_ns:
-            return
+        """Once something is due, or may be."""
         if not self._gives:
             self._due.clear()
             self._looked, self.next_due_ns = False, None

@@ -149,12 +149,8 @@ class Mail:
             self.ready.remove(run)
         self._barred.add(run)
 
-    def unbar(self, now_ns: int) -> None:
-        """Time to try again."""
-        if self.look_again_ns is not None and now_ns >= self.look_again_ns:
-            self.unbar_all()
-
     def unbar_all(self) -> None:
+        """Time to try again."""
         self.ready.extend(self._barred_in_order())
         self._barred, self.look_again_ns = set(), None
 

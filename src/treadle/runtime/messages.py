@@ -163,7 +163,10 @@ def check_name(event: Event) -> None:
 
 def reply_to_bytes(value: Value, error: TreadleError | None) -> bytes:
     if error is None:
-        return encode({"value": to_value(value)})
+        try:
+            return encode({"value": value})
+        except ValueRefused:
+            return encode({"value": to_value(value)})  # tuples and such
     return encode({"error": error_of(error), "kind": type(error).__name__})
 
 

@@ -53,9 +53,17 @@ class News(msgspec.Struct, frozen=True, gc=False):
     no: int
 
 
+class Audience(msgspec.Struct):
+    """Whether anybody watches runs here at all; where nobody does, nobody is asked who."""
+
+    anybody: bool = True
+
+
 class Port(Protocol):
     """The outside, as the core sees it. Called on the core thread, after the commit."""
 
+    @property
+    def audience(self) -> Audience: ...
     def answer(self, answers: list[Answer]) -> None: ...
     def dispatch(self, works: list[Work]) -> None: ...
     def revoke(self, intents: list[str]) -> None: ...

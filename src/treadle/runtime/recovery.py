@@ -66,8 +66,7 @@ class Recovery:
         self._handed = {intent: run for intent, run in self._handed.items() if self._held.holds(run)}
 
     def go_on(self) -> None:
-        if not self.left:
-            return
+        """While there is something left."""
         shard, at_no = next(iter(self.left.items()))
         limit = self._limits.recover_per_turn
         rows = self._reads.working(after_no=at_no, limit=limit, shard=shard)

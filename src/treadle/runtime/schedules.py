@@ -103,12 +103,8 @@ class SchedulesDue:
         """They may have been another process's since they were read."""
         self._loaded, self.next_due_ns = False, 0
 
-    def is_due(self, now_ns: int) -> bool:
-        return self.next_due_ns is not None and now_ns >= self.next_due_ns
-
     def fire(self, now_ns: int) -> None:
-        if not self.is_due(now_ns):
-            return
+        """Once something is due, or may be."""
         if not self._held.holds(""):
             self._loaded, self.next_due_ns = False, now_ns + LOOK_AGAIN_NS
             return

@@ -30,6 +30,8 @@ class Held:
         self._shards = set(shards)
         # Whether there are others at all. Where there are none, events are not asked where they belong.
         self.several = count > 1
+        # The shards on which something may be found for this core; None: on all that there are.
+        self.chosen: Collection[int] | None = self._shards if self.several else None
         self._changed()
 
     @staticmethod
@@ -46,11 +48,6 @@ class Held:
 
     def holds(self, run: str) -> bool:
         return self._count == 1 or self.shard_of(run) in self._shards
-
-    @property
-    def chosen(self) -> Collection[int] | None:
-        """The shards on which something may be found for this core; None: on all that there are."""
-        return None if self._count == 1 else self._shards
 
     def gain(self, shards: Iterable[int]) -> None:
         self._shards.update(shards)

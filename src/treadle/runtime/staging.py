@@ -22,7 +22,16 @@ from treadle.kernel.limits import Limits
 from treadle.kernel.model import TERMINAL, OpenIntent, Receipt, Signal
 from treadle.kernel.run import error_of
 from treadle.kernel.values import Value, encode
-from treadle.store.protocol import GUEST, Batch, DefinitionRow, Numbered, Reads, Store, TaskRow
+from treadle.store.protocol import (
+    GUEST,
+    Batch,
+    DefinitionRow,
+    Numbered,
+    Reads,
+    Store,
+    TaskRow,
+    beside_records,
+)
 
 from .audit import AuditEntry, outcome
 from .commands import Deliver, Operate, Progress
@@ -31,7 +40,7 @@ from .hot import BlobCache, Expected, Hot
 from .mail import Mail
 from .messages import reply_to_bytes
 from .narrative import numbered
-from .ports import Ack, Answer, Clock, News, Work
+from .ports import Ack, Answer, Clock, News, Port, Work
 from .shards import Held
 
 # A cell that has come to rest with a larger snapshot keeps it for a while.
@@ -99,7 +108,13 @@ class Staged(msgspec.Struct):
     def empty(self) -> bool:
         # Most have records, and the others most often answers: seen at once.
         seen = self.batch.records or self.answers or self.dispatched or self.revoked or self.writes
-        return not seen and self.batch.empty
+        return not seen and not any(beside_records(self.batch))
+
+    @property
+    def untouched(self) -> bool:
+        """Whether nothing is in it that a change could leave halfway."""
+        batch = self.batch
+        return not (batch.records or self.handed or any(beside_records(batch)))
 
     def full(self, limits: Limits) -> bool:
         # Runs go in a commit to themselves: an event would bring one back into memory that is gone after it.
@@ -168,19 +183,11 @@ class Staged(msgspec.Struct):
 class Staging:
     """The commit under way."""
 
-    def __init__(
-        self,
-        blobs: BlobCache,
-        held: Held,
-        *,
-        clock: Clock,
-        wants_news: Callable[[str, bool], bool],
-        limits: Limits,
-    ) -> None:
+    def __init__(self, blobs: BlobCache, held: Held, port: Port, *, clock: Clock, limits: Limits) -> None:
         self._blobs = blobs
         self.held = held
         self._clock = clock
-        self._wants_news = wants_news
+        self._audience, self._wants_news = port.audience, port.wants_news
         self._limits = limits
         self.staged = Staged(1)
         self.batch = self.staged.batch
@@ -253,7 +260,8 @@ class Staging:
         state = hot.state
         ended = state.status in TERMINAL
         # An end is always told: somebody may begin to wait for it before it is durable.
-        if not (wanted := self._wants_news(state.id, ended)) and not ended:
+        wanted = self._audience.anybody and self._wants_news(state.id, ended)
+        if not wanted and not ended:
             return
         news = self.staged.news.get(state.id)
         told = numbered(events, first_no, seq, at_ns) if wanted else []

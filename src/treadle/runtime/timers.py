@@ -57,12 +57,8 @@ class Timers:
         """Shards were lost: their timers fire elsewhere."""
         self._firing = {intent: run for intent, run in self._firing.items() if self._held.holds(run)}
 
-    def is_due(self, now_ns: int) -> bool:
-        return self.next_due_ns is not None and now_ns >= self.next_due_ns
-
     def fire(self, now_ns: int) -> None:
-        if not self.is_due(now_ns):
-            return
+        """Once something is due, or may be."""
         shards = self._held.chosen
         rows = self._reads.timers_due(now_ns, self._limits.timers_per_turn + len(self._firing), shards)
         fresh = [row for row in rows if row.intent not in self._firing]

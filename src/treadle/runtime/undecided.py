@@ -15,7 +15,6 @@ from treadle.kernel.state import RunState
 from treadle.kernel.values import Value
 from treadle.store.protocol import GUEST, Message, Reads, RunRow
 
-from .board import Board
 from .children import PARENT
 from .commands import Deliver, Own
 from .lines import Lines
@@ -27,6 +26,7 @@ from .ports import Clock, News
 from .registry import Registry
 from .shards import Held
 from .staging import Answers, Staging
+from .tasks import Board
 from .timers import Timers
 
 # Key of a row's error that tells it from the error of a run that has failed or stalled.

@@ -70,9 +70,13 @@ class OwnerLock:
         """Takes the lock if nobody holds it; never waits."""
         if self._fd is not None:
             return True
-        mode = mode_beside(self._store)
-        with written(self._path):
-            fd = os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, mode)
+        try:
+            # Nearly always it is there: a guest asks again and again.
+            fd = os.open(self._path, os.O_RDWR | os.O_CLOEXEC)
+        except OSError:
+            mode = mode_beside(self._store)
+            with written(self._path):
+                fd = os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, mode)
         try:
             fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:

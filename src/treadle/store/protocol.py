@@ -190,10 +190,6 @@ class Batch(msgspec.Struct):
     dialects: dict[int, str] = {}
     bytes: int = 0
 
-    @property
-    def empty(self) -> bool:
-        return not self.records and not any(beside_records(self))
-
 
 _NO_ROWS: Final = frozenset({"shards", "dialects", "bytes"})
 # All rows but records, in one call: asked several times a commit.

@@ -240,8 +240,9 @@ class SqlReads(RunReads, RunCounts, PlaceReads, FollowReads, ManyReads, MemberRe
         return [_task(row) for row in self._all(query, *parameters, bounded(limit))]
 
     def inbox(self, limit: int, shards: Collection[int] | None = None) -> list[tuple[str, bytes]]:
+        narrowed = "" if shards is None else on_shards("shard", shards)
         return self._all(
-            f"SELECT key, body FROM inbox WHERE no > 0 {on_shards('shard', shards)} ORDER BY no LIMIT ?",
+            f"SELECT key, body FROM inbox WHERE no > 0 {narrowed} ORDER BY no LIMIT ?",
             limit,
         )
 

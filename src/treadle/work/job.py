@@ -108,6 +108,8 @@ Performer = Callable[[Job], Awaitable[Done]]
 # Whether work of this intent never suspends its coroutine (plain functions), so that a worker
 # thread can run it without an event loop. Told the intent and the loaded definition.
 Threaded = Callable[[OpenIntent, Any], bool]
+# The same, told the options of its run besides.
+AtOnce = Callable[[OpenIntent, Any, Mapping[str, Any]], bool]
 
 
 class StaysOpen(Exception):

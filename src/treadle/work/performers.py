@@ -13,7 +13,7 @@ from typing import Final
 
 import msgspec
 
-from .job import Performer, Threaded
+from .job import AtOnce, Performer, Threaded
 
 ANY: Final = "*"
 
@@ -26,6 +26,8 @@ class Performs(msgspec.Struct, frozen=True):
     performer: Performer
     threaded: Threaded | None = None
     signed: bool = False
+    # Which others need none either, by what their run was started with.
+    at_once: AtOnce | None = None
     # Which of them touch nothing outside, so that they may be done before they are durable.
     pure: Threaded | None = None
     # Whether the performer only reads what it is handed, and heeds no order of keys: it gets the run's own, not a copy.

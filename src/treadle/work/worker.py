@@ -212,10 +212,12 @@ class Worker:
         try:
             row = self.performers[work.dialect, work.intent.kind]
             # Who performs a dialect's work is found out by its first job, on the loop.
-            if row is None or row.threaded is None:
+            if row is None or (row.threaded is None and row.at_once is None):
                 return COROUTINES
-            found = self.definitions.peek(work.definition)
-            return FUNCTIONS if row.threaded(work.intent, found and found.definition) else COROUTINES
+            told = (found := self.definitions.peek(work.definition)) and found.definition
+            if row.threaded and row.threaded(work.intent, told):
+                return FUNCTIONS
+            return FUNCTIONS if row.at_once and row.at_once(work.intent, told, work.options) else COROUTINES
         except Exception:  # the core must not stop for it; the performer finds the same, and says it
             return COROUTINES
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import time
 from pathlib import Path
 from typing import Any
 
@@ -27,6 +28,32 @@ async def turn(model: ScriptedModel, node: str = "a", nth: int = 1, turn: int = 
     return await model.turn(
         TurnRequest(node=node, iteration=1, attempt=0, turn=turn, nth=nth, instruction="")
     )
+
+
+# --- whether it waits ---------------------------------------------------------------------------
+
+
+class Derived(ScriptedModel):
+    """Nobody knows what it does."""
+
+
+def test_a_script_without_delays_answers_at_once() -> None:
+    script = {"run": {"a": [{"data": {}}, {"turns": [{"text": "x"}]}]}, "ask": ["yes"]}
+    assert ScriptedModel(script, remember=False).answers_at_once
+    assert not ScriptedModel(script).answers_at_once, "what it remembers has to be loaded"
+    assert not Derived(script, remember=False).answers_at_once
+    assert not ScriptedModel({**script, "log": "log.txt"}, remember=False).answers_at_once
+    for late in ({"data": {}, "delay": 1}, {"turns": [{"delay": 1}]}, {"script": {"ask": [{"delay": 1}]}}):
+        assert not ScriptedModel({"run": {"a": [late]}}, remember=False).answers_at_once, late
+
+
+def test_a_script_that_came_to_wait_waits_without_an_event_loop_too() -> None:
+    model = ScriptedModel({"run": {"a": [{"data": {"n": 1}, "delay": 0.02}]}}, remember=False)
+    began, coroutine = time.monotonic(), turn(model)
+    with pytest.raises(StopIteration) as stop:
+        coroutine.send(None)
+    assert stop.value.value.data == {"n": 1}
+    assert time.monotonic() - began >= 0.02
 
 
 # --- entries ------------------------------------------------------------------------------------

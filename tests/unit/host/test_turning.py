@@ -19,7 +19,7 @@ from treadle.runtime.commands import Deliver, Elsewhere
 from treadle.runtime.core import Core
 from treadle.runtime.deploys import row_of
 from treadle.runtime.desk import NoOperations
-from treadle.runtime.ports import Ack, NewRun, News, SystemClock, Work
+from treadle.runtime.ports import Ack, Audience, NewRun, News, SystemClock, Work
 from treadle.runtime.registry import Registry, machines_of
 from treadle.store.open import open_sqlite
 from treadle.store.protocol import Batch, Store
@@ -73,6 +73,10 @@ class House:
         for item in news:
             if item.ended:
                 self.ended.put((item.run, item.status))
+
+    @property
+    def audience(self) -> Audience:
+        return Audience()
 
     def wants_news(self, run: str, ended: bool) -> bool:
         return ended

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from treadle.kernel import decode, digest, encode
 from treadle.kernel.errors import NotCanonical, ValueRefused
-from treadle.kernel.values import copied, decode_trusted, to_value
+from treadle.kernel.values import copied, decode_trusted, is_slight, to_value
 
 CID = bytes.fromhex("01551220") + hashlib.sha256(b"a block").digest()
 
@@ -179,6 +179,25 @@ def test_what_is_nested_too_deep_is_refused_and_does_not_crash() -> None:
         decode(b"\x81" * 100_000 + b"\xd8\x2a")
     while value:
         value = value.pop()
+
+
+def test_what_is_slight_holds_nothing_and_stands_for_nothing() -> None:
+    for value in (None, True, "yes", {}, {"approved": True, "note": "fine", "sum": 12, "by": b"x"}):
+        assert is_slight(value), value
+    payload = {"store": "blob", "key": "sha256:1", "checksum": "sha256:1"}
+    for other in (
+        "x" * 5_000,
+        {"a": []},
+        {"a": 1.5},
+        {"a": "x" * 5_000},
+        {"x" * 5_000: 1},
+        payload,
+        [],
+        1.5,
+        {1: 1},
+    ):
+        assert not is_slight(other), other
+    assert not is_slight({str(n): n for n in range(100)})
 
 
 @pytest.mark.parametrize("limit", [1_000, 20_000])

@@ -36,7 +36,7 @@ from treadle.runtime.fetching import Beside, at_once
 from treadle.runtime.hot import BlobCache, load_state
 from treadle.runtime.messages import message_to_bytes
 from treadle.runtime.meter import CoreMeter
-from treadle.runtime.ports import Ack, NewRun, News, Work
+from treadle.runtime.ports import Ack, Audience, NewRun, News, Work
 from treadle.runtime.recovery import OFFER
 from treadle.runtime.registry import Registry, machines_of
 from treadle.store.open import open_sqlite
@@ -145,6 +145,10 @@ class Bench:
 
     def publish_news(self, news: list[News]) -> None:
         """Nobody watches here."""
+
+    @property
+    def audience(self) -> Audience:
+        return Audience()
 
     def wants_news(self, run: str, ended: bool) -> bool:
         return False

@@ -8,7 +8,15 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from treadle.kernel.errors import InputInvalid, NotWaiting, StoreFull, TreadleError, VersionMismatch
+from treadle.host.acting import stamped
+from treadle.kernel.errors import (
+    InputInvalid,
+    NotWaiting,
+    StoreFull,
+    TreadleError,
+    ValueRefused,
+    VersionMismatch,
+)
 from treadle.kernel.limits import Limits
 from treadle.kernel.model import (
     Cancel,
@@ -23,6 +31,7 @@ from treadle.kernel.model import (
     Started,
 )
 from treadle.kernel.values import digest_bytes, encode
+from treadle.lang.handed import for_operation
 from treadle.runtime import collecting, messages, payloads, tasks, traced
 from treadle.runtime.audit import AuditEntry
 from treadle.runtime.commands import Deliver, Inspect, Operate, Own, Sent
@@ -217,7 +226,36 @@ def test_the_rows_of_0_1_0_are_read() -> None:
     assert (found.event, found.submission) == (Signal(name="go"), ("run:r", "k"))
 
 
+@pytest.mark.parametrize("data", [{"note": "fine"}, {"parts": [1, {"a": 2}]}], ids=["slight", "nested"])
+def test_what_goes_into_an_operation_is_no_longer_the_callers(data: dict[str, Any]) -> None:
+    taken = for_operation(data)
+    was = encode(data)
+    data["more"] = 1
+    data.get("parts", []).append(2)
+    assert encode(taken) == was
+
+
+def test_what_is_no_value_is_refused_where_an_operation_is_written() -> None:
+    for data in ({"n": 2**70}, {"text": "\ud800"}):
+        body = {"name": "complete", "task": "t", "user": "ann", "data": for_operation(data)}
+        with pytest.raises(ValueRefused):
+            stamped(Operate("", "task", body))
+
+
+def test_an_operation_is_written_with_who_asks() -> None:
+    asked = stamped(Operate("r", "task", {"name": "claim", "task": "t", "user": "ann"}))
+    assert isinstance(asked, Operate)
+    found = message_from_bytes(asked.written, "guest:1")
+    assert isinstance(found, Operate)
+    assert found.entry is not None
+    assert (found.home, found.body, found.entry) == (asked.home, asked.body, asked.entry)
+
+
 # --- answers -------------------------------------------------------------------------------------------------
+
+
+def test_an_answer_with_tuples_is_one_with_lists() -> None:
+    assert reply_from_bytes(reply_to_bytes({"found": (1, (2,))}, None)) == ({"found": [1, [2]]}, None)
 
 
 def test_a_refusal_is_the_same_on_the_other_side() -> None:

@@ -90,3 +90,42 @@ async def test_the_everyday_walk_is_in_few_files_of_the_core(tmp_path: Path, mon
         name for name in walk.modules() if name.startswith(("treadle.runtime.", "treadle.kernel."))
     )
     assert len(rooms) <= 17, rooms
+
+
+async def walked(name: str, tmp_path: Path, monkeypatch: Any) -> Any:
+    """One of the walks of the script, as it takes them."""
+    monkeypatch.setattr(sys, "path", [str(BENCHMARKS), *sys.path])
+    walks = loaded("walks")
+    walk = walks.Walk()
+    walk.begin()
+    try:
+        async with asyncio.timeout(PATIENCE_S):
+            await getattr(walks, name)(tmp_path, walk)
+    finally:
+        sys.setprofile(None)
+        threading.setprofile(None)
+    return walk
+
+
+async def test_a_task_completed_by_a_guest_is_written_once_and_enters_few_files(
+    tmp_path: Path, monkeypatch: Any
+) -> None:
+    """How often it looks for its answer is up to the machine, so calls are not counted."""
+    walk = await walked("by_a_guest", tmp_path, monkeypatch)
+    seen = walk.counts()
+    # The message, the record, the answer, the history of the task; message and answer once more, as they are read.
+    assert seen["encodes"] <= 6, seen
+    assert seen["decodes"] <= 5, seen
+    # 38; where the machine is busy it is looked besides whether the owner is still there.
+    assert seen["modules"] <= 40, sorted(walk.modules())
+
+
+async def test_an_event_to_a_cell_walks_less_far_than_it_did_at_0_1_0(
+    tmp_path: Path, monkeypatch: Any
+) -> None:
+    walk = await walked("to_a_cell", tmp_path, monkeypatch)
+    seen = walk.counts()
+    assert seen["encodes"] <= 3, seen
+    assert seen["decodes"] == 0, seen
+    assert seen["transitions"] < 125, seen
+    assert seen["modules"] <= 40, sorted(walk.modules())

@@ -15,13 +15,12 @@ from treadle.kernel.model import Receipt, is_reference
 from treadle.kernel.values import Value, encode
 
 from . import context
-from .deciding import ways_on
 from .ending import finish, run_error
 from .flow import Flow, new_branch, new_visit, no_usage, visit_of
 from .limits import CUT_BYTES_MAX, CUT_EVENTS_MAX, MERGED_BYTES_MAX, WARNINGS_MAX
 from .model import DEFAULT_PATH, ONLY_PATH, Edge
 from .provider_errors import FATAL, backs_off, code_of, message_of
-from .routing import NOWHERE, Ways, choices, chosen, is_decision, join_of, used_up
+from .routing import NOWHERE, Ways, choices, chosen, is_decision, join_of, used_up, ways_on
 from .states import Branch, VisitState
 
 # One for all results, which nobody changes: a run keeps a result of each node for as long as it is in memory.

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Final
 
+import msgspec
+
 from treadle.kernel.limits import PAYLOAD_INLINE_BYTES_MAX
 from treadle.kernel.model import Context, addressed, is_reference
 from treadle.kernel.values import Value
@@ -24,14 +26,11 @@ TURNS_MAX: Final = 1_000_000
 CHARS_PER_TURN: Final = 1024
 
 
-class Meter:
+class Meter(msgspec.Struct):
     """What the expressions of a slice have cost so far."""
 
-    __slots__ = ("stored", "turns")
-
-    def __init__(self) -> None:
-        self.turns = 0
-        self.stored = 0
+    turns: int = 0
+    stored: int = 0
 
 
 # What fits into the journal, however large it is of its kind.

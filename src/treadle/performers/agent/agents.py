@@ -93,10 +93,15 @@ class Agents:
     def performs(self) -> list[Performs]:
         return [
             Performs("source", self._source, _all_inline),
-            Performs("model", self.work.model, self._is_instant, pure=self._is_pure, reads=True),
+            Performs(
+                *("model", self.work.model, self._is_instant),
+                at_once=self._answers_at_once,
+                pure=self._is_pure,
+                reads=True,
+            ),
             Performs("call", self.work.call),
-            Performs("route", self.work.route),
-            Performs("ask", self.work.ask),
+            Performs("route", self.work.route, at_once=self._answers_at_once),
+            Performs("ask", self.work.ask, at_once=self._answers_at_once),
         ]
 
     async def _source(self, job: Job) -> Done:
@@ -116,6 +121,14 @@ class Agents:
         if workflow is None or not getattr(provider, "instant", False):
             return False
         return not workflow.nodes[intent.params["node"]].skills
+
+    def _answers_at_once(
+        self, intent: OpenIntent, workflow: Workflow | None, options: Mapping[str, Any]
+    ) -> bool:
+        """Whether nothing that a run's model is asked ever waits, as from a script; and no server is started for a turn."""
+        if workflow is None or options.get("model") not in self.providers.at_once:
+            return False
+        return intent.kind != "model" or not workflow.nodes[intent.params["node"]].skills
 
     def _is_pure(self, intent: OpenIntent, workflow: Workflow) -> bool:
         """Whether a turn touches nothing outside: its provider says so (`pure`), and no skill is there to."""

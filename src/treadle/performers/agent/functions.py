@@ -22,10 +22,9 @@ from treadle.tools.portable import portable
 from treadle.work.job import Done, Job, StaysOpen, is_revoked
 from treadle.work.raised import named
 
-from .handlers import run_handler
+from .handlers import progress_of, run_handler
 from .payloads import DATA_BYTES_MAX, Payloads
 from .skill import CleanLogger, SkillTool, ToolContext
-from .told import progress_of
 
 log = logging.getLogger("treadle.agent")
 SAID_CHARS_MAX: Final = 2_000

@@ -1,4 +1,4 @@
-"""One call of a skill's handler: where it runs, and for how long.
+"""One call of a skill's handler: where it runs, for how long, and what it reports meanwhile.
 
 `async def` runs on the event loop, `def` in a thread of its own: a pool would be shared with those
 who read files and resolve names, and a few slow tools would stop every other run. There are at most
@@ -14,14 +14,18 @@ import inspect
 import threading
 from collections.abc import Callable
 from contextlib import suppress
-from typing import Any
+from typing import Any, Final
 
 from treadle.kernel.errors import ToolError
+from treadle.kernel.showing import shown
 from treadle.tools.functions import UNFIT
-from treadle.work.job import is_revoked
+from treadle.work.job import Job, is_revoked
 from treadle.work.raised import named
 
 from .skill import SkillTool, ToolContext
+
+# A handler may report anything; what is no text is quoted.
+_SHOWN_CHARS_MAX: Final = 2_000
 
 
 def _nobody() -> None:
@@ -80,3 +84,22 @@ async def _in_thread(late: Callable[[], None], function: Callable[..., Any], *ar
 
     threading.Thread(target=work, name="treadle-tool", daemon=True).start()
     return await done
+
+
+def progress_of(job: Job, running: list[asyncio.Future[None]]) -> Callable[[str], Any]:
+    """What a handler reports with while it works: from a coroutine or from a thread, in order."""
+    loop = asyncio.get_running_loop()
+
+    def progress(text: str) -> Any:
+        message = text if isinstance(text, str) else shown(text, _SHOWN_CHARS_MAX)
+        said = job.progress("node:progress", node=job.intent.params["node"], message=message)
+        try:
+            asyncio.get_running_loop()
+        except RuntimeError:
+            # In the thread of a plain function: wait, so that progress keeps its order.
+            return asyncio.run_coroutine_threadsafe(said, loop).result()
+        task = loop.create_task(said)
+        running.append(task)
+        return task
+
+    return progress

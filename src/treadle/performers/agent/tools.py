@@ -22,11 +22,10 @@ from treadle.work.job import Done, Job, StaysOpen, is_revoked
 from treadle.work.raised import named
 
 from .api import McpServer, McpSessions, McpTool, ProviderError, ToolSpec, Visit
-from .handlers import run_handler
+from .handlers import progress_of, run_handler
 from .payloads import PART_BYTES_MAX, Payloads
 from .skill import CleanLogger, Skill, ToolContext
 from .skill_finding import Skills, Values
-from .told import progress_of
 
 log = logging.getLogger("treadle.agent")
 REFUSED_CHARS_MAX = 1000

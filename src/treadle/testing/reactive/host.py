@@ -28,7 +28,7 @@ from treadle.runtime.core import Core
 from treadle.runtime.desk import Desk, Handing, OwnChange
 from treadle.runtime.hot import Hot
 from treadle.runtime.opened import split_ids
-from treadle.runtime.ports import Ack, News, Work
+from treadle.runtime.ports import Ack, Audience, News, Work
 from treadle.runtime.registry import Known, Registry, machines_of
 from treadle.store.protocol import Batch, DefinitionRow, RunRow
 from treadle.store.sql import SqlStore
@@ -167,6 +167,10 @@ class WorldHost:
 
     def publish_news(self, news: list[News]) -> None:
         """Nobody watches."""
+
+    @property
+    def audience(self) -> Audience:
+        return Audience()
 
     def wants_news(self, run: str, ended: bool) -> bool:
         return False

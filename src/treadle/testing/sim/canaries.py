@@ -28,8 +28,7 @@ from treadle.runtime.commands import CheckpointSaved, Deliver, Operate
 from treadle.runtime.core import Core
 from treadle.runtime.desk import HANDED_ON, Desk
 from treadle.runtime.hot import Hot
-from treadle.runtime.inbox import Inbox
-from treadle.runtime.intake import ProgressQueue
+from treadle.runtime.intake import Inbox, ProgressQueue
 from treadle.runtime.lines import Lines, _Tally
 from treadle.runtime.moving import Moves
 from treadle.runtime.publication import Aside, Publication

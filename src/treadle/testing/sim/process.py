@@ -21,7 +21,7 @@ from treadle.runtime.commands import Deliver, Operate
 from treadle.runtime.core import Core
 from treadle.runtime.desk import Desk, Handing, NoOperations
 from treadle.runtime.fetching import at_once
-from treadle.runtime.ports import Ack, News, Work
+from treadle.runtime.ports import Ack, Audience, News, Work
 from treadle.runtime.recovery import offers
 from treadle.runtime.registry import Registry, machines_of
 from treadle.store.commits import Transaction, UnderWay
@@ -295,6 +295,10 @@ class SimProcess:
 
     def publish_news(self, news: list[News]) -> None:
         self.point()
+
+    @property
+    def audience(self) -> Audience:
+        return Audience()
 
     def wants_news(self, run: str, ended: bool = False) -> bool:
         return True

@@ -19,7 +19,7 @@ from treadle.runtime.desk import Desk
 from treadle.runtime.effects import Records
 from treadle.runtime.gate import Gate
 from treadle.runtime.hot import Expected, Hot, HotRuns
-from treadle.runtime.inbox import Inbox
+from treadle.runtime.intake import Inbox
 from treadle.runtime.mail import Mail
 from treadle.runtime.messages import reply_to_bytes
 from treadle.runtime.registry import latest

@@ -45,6 +45,8 @@ class Providers:
         self._learn = learn
         self._given: dict[str, Provider] = {}
         self._made: dict[tuple[Any, ...], Provider] = {}
+        # The models that were made here and never wait for anything, as they are recorded with runs.
+        self.at_once: set[str] = set()
 
     def take(self, run: str, model: object) -> str:
         """Takes a model that a run was started with, and gives the name under which it is recorded. It
@@ -114,7 +116,9 @@ class Providers:
         if name == "scripted":
             from .scripted import ScriptedModel
 
-            return ScriptedModel.load(argument)
+            script = ScriptedModel.load(argument)
+            (self.at_once.add if script.answers_at_once else self.at_once.discard)(f"scripted:{argument}")
+            return script
         if name in ("anthropic", "openai"):
             prices.check()
         try:

@@ -1,4 +1,4 @@
-"""The shape of a script for the scripted model: what is wrong with one, and the turns of an entry.
+"""The shape of a script for the scripted model: what is wrong with one, and where another stands in it.
 
 A mistake is found before a run is started, and named by its path inside the script. Keys that are not
 known may be notes of whoever wrote the script, and are left alone unless they look like a slip.
@@ -22,18 +22,6 @@ SLIP: Final = 0.8
 def problem_of(script: Any) -> str | None:
     """The first thing wrong with a script, with its path; None if it can answer."""
     return next(_problems(script, ""), None)
-
-
-def turns_of(entry: Mapping[str, Any]) -> Sequence[Mapping[str, Any]]:
-    """The answers an invocation is made of: those written out as `turns`, or the calls and then the result."""
-    if "turns" in entry:
-        written: Sequence[Mapping[str, Any]] = entry["turns"]
-        return written
-    if not entry.get("tool_calls"):
-        return (entry,)
-    calling = {name: value for name, value in entry.items() if name not in ("throw", "data", "status")}
-    ending = {name: value for name, value in entry.items() if name not in ("tool_calls", "progress", "usage")}
-    return (calling, ending)
 
 
 def script_at(script: Mapping[str, Any], within: Sequence[Sequence[Any]]) -> Mapping[str, Any]:

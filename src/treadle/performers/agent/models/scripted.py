@@ -12,6 +12,7 @@ import asyncio
 import copy
 import json
 import os
+import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Self
@@ -27,7 +28,7 @@ from treadle.performers.agent.api import (
     TurnRequest,
 )
 
-from .script import problem_of, script_at, turns_of
+from .script import problem_of, script_at
 
 
 class ScriptedModel:
@@ -57,6 +58,8 @@ class ScriptedModel:
         # Quiet: nothing is remembered, so nothing has to be loaded either. For benchmarks.
         self._quiet = (quiet or not remember) and self._log is None
         self._remember = remember
+        # Who reads nothing and writes nothing, and is told nowhere to pause; of a class derived from this nobody knows.
+        self.answers_at_once = self._quiet and type(self) is ScriptedModel and not _pauses(script)
         self.calls: list[dict[str, Any]] = []
 
     @classmethod
@@ -104,7 +107,7 @@ class ScriptedModel:
             )
         where = f"run.{request.node}"
         entry = self._entry("run", request.node, request.nth)
-        turns = turns_of(entry)
+        turns = _turns_of(entry)
         if "turns" in entry and request.turn > len(turns):
             raise _exhausted(f"{where}[{request.nth - 1}].turns", len(turns), request.turn)
         said = turns[min(request.turn, len(turns)) - 1]
@@ -181,6 +184,18 @@ class ScriptedModel:
             os.close(descriptor)
 
 
+def _turns_of(entry: Mapping[str, Any]) -> Sequence[Mapping[str, Any]]:
+    """The answers an invocation is made of: those written out as `turns`, or the calls and then the result."""
+    if "turns" in entry:
+        written: Sequence[Mapping[str, Any]] = entry["turns"]
+        return written
+    if not entry.get("tool_calls"):
+        return (entry,)
+    calling = {name: value for name, value in entry.items() if name not in ("throw", "data", "status")}
+    ending = {name: value for name, value in entry.items() if name not in ("tool_calls", "progress", "usage")}
+    return (calling, ending)
+
+
 def _invalid(message: str) -> ProviderError:
     return ProviderError(message, code="SCRIPT_INVALID")
 
@@ -190,8 +205,22 @@ def _exhausted(where: str, count: int, nth: int) -> ProviderError:
     return ProviderError(message, code="SCRIPT_EXHAUSTED")
 
 
+def _pauses(part: Any) -> bool:
+    """Whether there is a delay anywhere in a script."""
+    if isinstance(part, dict):
+        return bool(part.get("delay")) or any(map(_pauses, part.values()))
+    return isinstance(part, list) and any(map(_pauses, part))
+
+
 async def _pause(said: Mapping[str, Any]) -> None:
-    if said.get("delay"):
+    if not said.get("delay"):
+        return
+    try:
+        asyncio.get_running_loop()
+    except RuntimeError:
+        # On the thread of a worker: the script has been changed since its work was handed there.
+        time.sleep(float(said["delay"]))  # noqa: ASYNC251 -- there is no loop
+    else:
         await asyncio.sleep(float(said["delay"]))
 
 
