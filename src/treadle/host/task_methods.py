@@ -8,7 +8,7 @@ from typing import Any, Unpack
 from treadle.arguments import TaskFilters, checked_actor, checked_statuses
 from treadle.kernel.values import Value
 from treadle.lang.handed import from_caller
-from treadle.runtime import tasks
+from treadle.runtime.commands import TASK
 
 from .reach import Reaches
 
@@ -20,6 +20,8 @@ class TaskMethods(Reaches):
         self, *, after_no: int = 0, limit: int = 100, **filters: Unpack[TaskFilters]
     ) -> list[dict[str, Any]]:
         """The inbox: the tasks that are open or claimed, or those of another status."""
+        from treadle.runtime import tasks
+
         status = checked_statuses(filters.get("status", tasks.OPEN), tasks.STATUSES)
         asked: dict[str, Any] = {**filters, "status": status}
         return await self._host.reading.read(
@@ -30,6 +32,8 @@ class TaskMethods(Reaches):
 
     async def task(self, id: str) -> dict[str, Any]:
         """One task of the inbox."""
+        from treadle.runtime import tasks
+
         return await self._host.reading.read(lambda reads: tasks.shown(reads, id))
 
     async def task_claim(self, id: str, *, user: str | None, roles: Collection[str] = ()) -> dict[str, Any]:
@@ -69,10 +73,12 @@ class TaskMethods(Reaches):
     async def _task(
         self, name: str, id: str, user: str | None, roles: Collection[str], **more: Any
     ) -> dict[str, Any]:
+        from treadle.runtime import tasks
+
         actor = tasks.Actor(*checked_actor(user, roles, more.get("to")))
         asked = tasks.Operation(name=name, task=id, actor=actor, **more)
         host, home = self._host, ""
         if host.seat.member is not None:
             # Of several who share a store, the one decides that has its run; else there is one for all.
             home = await host.reading.read(lambda reads: tasks.home(reads, id))
-        return dict(await host.asks.operate(tasks.KIND, asked.to_value(), home=home))
+        return dict(await host.asks.operate(TASK, asked.to_value(), home=home))

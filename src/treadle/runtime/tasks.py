@@ -8,8 +8,6 @@ admin) may release and complete; anything else is refused, changes nothing, and 
 
 from __future__ import annotations
 
-from typing import Final
-
 import msgspec
 
 from treadle.kernel.errors import Forbidden, InputInvalid, NotWaiting, TreadleError
@@ -18,11 +16,10 @@ from treadle.kernel.values import Value
 from treadle.lang.duration import instant_text
 from treadle.store.protocol import Reads, TaskRow
 
-from .commands import Deliver, Operate
+from .commands import Deliver, Operate, only_hands_on
 from .desk import Desk, Handing
 from .payloads import whole
 
-KIND: Final = "task"
 OPEN = ("open", "claimed")
 STATUSES = (*OPEN, "completed", "expired", "cancelled")
 ADMIN = "admin"
@@ -64,11 +61,6 @@ class Operation(msgspec.Struct, frozen=True):
         fields = dict(value)
         actor = Actor(fields.pop("user"), tuple(fields.pop("roles")))
         return Operation(actor=actor, **fields)
-
-
-def only_hands_on(asked: Operate) -> bool:
-    """Whether an operation changes no row itself: whoever completes a task sends a receipt, or is refused."""
-    return asked.name == KIND and asked.body.get("name") == "complete"
 
 
 def perform(desk: Handing, asked: Operate) -> object:
