@@ -37,9 +37,7 @@ if TYPE_CHECKING:
 
 # More than any id, name or reference that a person looks for; SQLite refuses patterns above 50,000 bytes.
 SEARCH_CHARS_MAX: Final = 10_000
-# Each value of ten bits as two digits of Crockford's base 32.
 _DIGITS: Final = "0123456789abcdefghjkmnpqrstvwxyz"
-_PAIRS: Final = [high + low for high in _DIGITS for low in _DIGITS]
 # What holds other values; not what a text may be.
 _NESTS: Final = (list, tuple, dict, set, frozenset)
 
@@ -380,7 +378,14 @@ def externalised(given: CheckedInput, machine: Machine) -> tuple[Value, dict[str
     return put_away(body, blobs, schema_hint=hint), blobs
 
 
+@cache
+def _pairs() -> list[str]:
+    """Each value of ten bits as two digits of Crockford's base 32."""
+    return [high + low for high in _DIGITS for low in _DIGITS]
+
+
 def new_id() -> str:
     """A run id that sorts by time (48 bits of milliseconds, 80 of chance), in Crockford's base 32."""
     value = int.from_bytes((SystemClock().now_ns() // 1_000_000).to_bytes(6, "big") + os.urandom(10), "big")
-    return "".join([_PAIRS[value >> shift & 1023] for shift in range(120, -1, -10)])
+    pairs = _pairs()
+    return "".join([pairs[value >> shift & 1023] for shift in range(120, -1, -10)])

@@ -26,8 +26,8 @@ from treadle.lang.alerts import Alerts
 from treadle.lang.definition import Definition, Dialect, Surroundings, TypedWorkflow
 from treadle.lang.handed import from_caller
 from treadle.lang.problems import Problem
-from treadle.runtime import deploys, document, keeping
-from treadle.runtime.commands import Deliver
+from treadle.runtime import deploys, document
+from treadle.runtime.commands import FORK, Deliver
 from treadle.runtime.ports import Clock, NewRun, SystemClock, Work
 from treadle.store.protocol import DefinitionRow, Reads
 from treadle.work.performers import PerformerTable
@@ -52,9 +52,8 @@ from .host.watch_methods import WatchMethods
 from .host.work_methods import WorkMethods
 from .performers import performers_of
 from .runs import Run, TypedRun
-from .secrets.providers import Secrets, SecretStore, secret_store_path
+from .secrets.providers import Secrets, store_beside
 from .store.open import Place, migrate_store, store_path
-from .tools.registry import ToolRegistry, checked_tool
 
 if TYPE_CHECKING:
     from .apps.operations import Applications
@@ -108,15 +107,15 @@ class Engine(
             raise Unsupported("Treadle checks itself with assertions; run Python without -O")
         url = store or os.environ.get("TREADLE_STORE") or "sqlite:///treadle.db"
         self.validation = arguments.checked_validation(validation)
-        place, tools = Place.of(url), ToolRegistry()
-        dialects = Dialects(Surroundings(self._callables, tools.declared, _finds_skill))
+        place = Place.of(url)
+        dialects = Dialects(Surroundings(self._callables, self._declared, _finds_skill))
         library = Library(dialects, Alerts.read(alerts or {}))
         clock = clock or SystemClock()
         self.models: dict[str, Any] = {}
         # Skill settings given with a run: kept in memory only, because they may be secrets.
         self.configs: dict[str, Mapping[str, Any]] = {}
         if not isinstance(secrets, Secrets):
-            secrets = Secrets(secrets, store=_secret_store(place.path))
+            secrets = Secrets(secrets, store=store_beside(place.path))
         self._deploying: list[deploys.Deploy] = []
         offers = DialectOffers([apps.offer(self)])
         self._bridge = bridge = Bridge(
@@ -138,7 +137,6 @@ class Engine(
             store_url=url,
             library=library,
             dialects=dialects,
-            tools=tools,
             secrets=secrets,
             clock=clock,
             offers=offers,
@@ -189,7 +187,8 @@ class Engine(
         if "agents" in self.__dict__:
             await self.agents.close()
         await self.worker.performers.close()
-        await self.tools.close()
+        if "tools" in self.__dict__:
+            await self.tools.close()
 
     @cached_property
     def applications(self) -> Applications:
@@ -370,6 +369,8 @@ class Engine(
         self, reference: str, name: str, data: Value = None, *, by: str | None = None
     ) -> Sequence[str]:
         """Signals every run with this business reference that waits for it; their ids."""
+        from treadle.runtime import keeping
+
         reached: list[str] = []
         waiting = partial(keeping.awaiting, reference=reference, name=name, but=reached)
         while found := await self.read(waiting):
@@ -414,13 +415,15 @@ class Engine(
         by: str | None = None,
     ) -> Run:
         """A new run that goes on from a run's state at a record, perhaps under another definition."""
+        from treadle.runtime import keeping
+
         at = arguments.whole("at", at)
         row = await self.definition(definition) if definition is not None else None
         name = new_id or f"{id}-fork-{os.urandom(4).hex()}"
         if row is not None:
             await self.teach(name, row)
         asked = keeping.fork_asked(id, at=at, definition=row, new_id=name, by=by)
-        await self.operate(keeping.FORK, asked, home=name)
+        await self.operate(FORK, asked, home=name)
         return Run(self, name)
 
     async def replay(self, id: str, *, against: Any = None) -> dict[str, Any]:
@@ -474,17 +477,13 @@ class Engine(
         if isinstance(plugin, Skill):
             self.agents.skills.register(plugin)
         else:
-            self.tools.register(checked_tool(plugin))
+            self.tools.admit(plugin)
 
 
 def _finds_skill(id: str, file: str | None) -> bool | str:
     from .performers.agent.skill_finding import is_there
 
     return is_there(id, None if file is None else str(Path(file).resolve().parent))
-
-
-def _secret_store(path: Path | None) -> SecretStore | None:
-    return None if path is None else SecretStore(secret_store_path(f"sqlite:///{path}"))
 
 
 new_id = arguments.new_id

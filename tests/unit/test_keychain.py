@@ -10,8 +10,9 @@ from urllib.parse import parse_qs
 import pytest
 
 from treadle.kernel.errors import SecretMissing
+from treadle.secrets.files import SecretStore
 from treadle.secrets.keychain import Keychain
-from treadle.secrets.providers import Secrets, SecretStore
+from treadle.secrets.providers import Secrets
 
 
 def keychain(*entries: dict[str, Any], secrets: Secrets | None = None, **more: Any) -> Keychain:

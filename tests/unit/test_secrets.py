@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 
 from treadle.kernel.errors import SecretMissing, TreadleError
-from treadle.secrets.files import SecretsUnreadable, parse_secrets
-from treadle.secrets.providers import Secrets, SecretStore, secret_store_path
+from treadle.secrets.files import SecretStore, SecretsUnreadable, parse_secrets, secret_store_path
+from treadle.secrets.providers import Secrets
 
 VALUE = "hunter2-hunter2"
 
@@ -172,7 +172,7 @@ def test_another_process_sees_a_new_secret_at_once(store):
     assert store.get("b") == "late arrival"
 
 
-WRITER = "import sys; from treadle.secrets.providers import SecretStore; SecretStore(sys.argv[1]).set(sys.argv[2], 'v')"
+WRITER = "import sys; from treadle.secrets.files import SecretStore; SecretStore(sys.argv[1]).set(sys.argv[2], 'v')"
 
 
 def test_a_writer_waits_for_the_one_before_it_and_keeps_what_that_one_wrote(store):

@@ -5,9 +5,10 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Protocol
 
 from treadle.host.offers import DialectOperations, Offer
-from treadle.runtime.finding import Pins
 
 if TYPE_CHECKING:
+    from treadle.runtime.finding import Pins
+
     from .operations import Applications
 
 

@@ -196,7 +196,7 @@ Name = Annotated[str, typer.Argument(metavar="NAME", help="The secret's name.", 
 
 
 def _secrets(cli: Session) -> Any:
-    from treadle.secrets.providers import SecretStore, secret_store_path
+    from treadle.secrets.files import SecretStore, secret_store_path
 
     if cli.store == "memory:":
         raise Usage("a store in memory keeps no secrets; name one with --store")

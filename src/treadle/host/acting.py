@@ -16,7 +16,7 @@ from msgspec.structs import replace
 
 from treadle.kernel.model import Cancel, Domain, Event, Patch, Reset, Retry, Signal, Started
 from treadle.lang.handed import check_written
-from treadle.runtime import collecting, keeping, payloads, tasks, traced
+from treadle.runtime import commands, payloads, traced
 from treadle.runtime.audit import AuditEntry
 from treadle.runtime.commands import Command, Deliver, Operate, Own
 from treadle.runtime.messages import check_entry, message_to_bytes
@@ -100,15 +100,15 @@ def _of_operation(asked: Operate) -> AuditEntry | None:
             row = body["row"]
             version = f"@{row['version']}" if row.get("version") else ""
             return _entry(body.get("by"), "definition.deploy", f"{row['name']}{version}")
-        case keeping.FORK:
+        case commands.FORK:
             return _entry(body["by"], "run.fork", str(body["new_id"]))
-        case keeping.REMOVE:
+        case commands.REMOVE:
             return _entry(body["by"], "run.delete", str(body["id"]))
-        case collecting.COLLECT:
+        case commands.COLLECT:
             return _entry(body["by"], "store.collect", "") if body["step"] == "last" else None
-        case keeping.RETURN:
+        case commands.RETURN:
             return _entry(body["by"], "run.restore", str(body["id"])) if body["step"] == "run" else None
-        case tasks.KIND:
+        case commands.TASK:
             return _entry(body.get("user"), f"task.{body['name']}", str(body["task"]))
         case "govern":
             data = body["data"]

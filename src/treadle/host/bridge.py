@@ -22,10 +22,11 @@ from typing import TYPE_CHECKING
 from treadle.bus.local import LocalBus
 from treadle.kernel.errors import EngineStopped, TreadleError
 from treadle.kernel.limits import Limits
-from treadle.runtime import pools, recovery
+from treadle.runtime import recovery
 from treadle.runtime.commands import Elsewhere
 from treadle.runtime.core import Core
 from treadle.runtime.desk import Operations
+from treadle.runtime.lines import pool_caps
 from treadle.runtime.meter import CoreMeter
 from treadle.runtime.ports import Clock, SystemClock
 from treadle.runtime.registry import Registry
@@ -162,7 +163,7 @@ class Bridge:
         self.vouching.begin(key, signer)
         self.bus.seal_with(key)
         # Before anything is handed out. Of several members each has to ask first.
-        caps = pools.pool_caps(store)
+        caps = pool_caps(store)
         self.bus.limit_pools(dict.fromkeys(caps, 0) if is_member else caps)
         return Core(
             store,

@@ -4,17 +4,18 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from treadle import access
 from treadle.arguments import whole
 from treadle.kernel.errors import InputInvalid, Unsupported
 from treadle.kernel.values import from_caller
 from treadle.lang.retention import Retention
-from treadle.runtime import dead_letters, retention
-from treadle.secrets.providers import Secret, SecretStore
 
 from .reach import Reaches
+
+if TYPE_CHECKING:
+    from treadle.secrets.files import Secret, SecretStore
 
 Rows = list[dict[str, Any]]
 
@@ -50,27 +51,37 @@ class HouseMethods(Reaches):
 
     async def retentions(self) -> Rows:
         """What operators have said of how long ended runs are kept, by workflow; `*` is all others."""
+        from treadle.runtime import retention
+
         return await self.read(retention.listed)
 
     async def retention_set(self, workflow: str, keep: Any) -> dict[str, Any]:
         """Says how long ended runs of a workflow are kept, whatever its definition says: `"30d"`, `"forever"`, or by
         status, `{"completed": "7d", "failed": "90d"}`. Servers remove what is older by themselves."""
+        from treadle.runtime import retention
+
         name = retention.checked_name(workflow)
         await self.operate(retention.KIND, {"do": "set", "name": name, "keep": from_caller(keep)})
         return {"workflow": name, "keep": Retention.read(keep).to_value()}
 
     async def retention_remove(self, workflow: str) -> dict[str, Any]:
         """Leaves it to the definition again, or to what is said of all."""
+        from treadle.runtime import retention
+
         name = retention.checked_name(workflow)
         await self.operate(retention.KIND, {"do": "remove", "name": name})
         return {"workflow": name, "keep": None}
 
     async def dead_letters(self) -> Rows:
         """What workers sent back and nobody could use, newest first."""
+        from treadle.runtime import dead_letters
+
         return await self.read(dead_letters.listed)
 
     async def dead_letter(self, id: str) -> dict[str, Any]:
         """One of them."""
+        from treadle.runtime import dead_letters
+
         return await self.read(lambda reads: dead_letters.shown(reads, id))
 
     async def dead_letter_replay(self, id: str) -> dict[str, Any]:

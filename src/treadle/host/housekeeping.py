@@ -11,7 +11,7 @@ import logging
 from typing import Any, Final, Protocol
 
 from treadle.kernel.errors import TreadleError
-from treadle.runtime.collecting import COLLECT
+from treadle.runtime.commands import COLLECT
 
 EVERY_S: Final = 3_600.0
 # How often it is asked whether it is time.

@@ -8,14 +8,17 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable
 from itertools import chain
-from typing import NamedTuple, Protocol
+from typing import TYPE_CHECKING, NamedTuple, Protocol
 
-from treadle.kernel.errors import InputInvalid, ValueRefused
+from treadle.kernel.errors import ValueRefused
 from treadle.runtime.commands import Operate
 from treadle.runtime.desk import Handing
 from treadle.runtime.fetching import NotAtHand
-from treadle.runtime.finding import NO_PINS, Pins
 from treadle.store.protocol import DefinitionRow, Reads
+
+if TYPE_CHECKING:
+    # Imported by whoever collects.
+    from treadle.runtime.finding import Pins
 
 
 class DialectOperations(Protocol):
@@ -41,7 +44,7 @@ class Offer(NamedTuple):
     # Imports what does them; not on the core's thread, and once.
     make: Callable[[], DialectOperations]
     # What keeps payloads that no run holds.
-    pins: Callable[[], Pins] = lambda: NO_PINS
+    pins: Callable[[], Pins] | None = None
 
 
 class DialectOffers:
@@ -60,11 +63,13 @@ class DialectOffers:
         self._by_dialect[offer.dialect] = offer
         self._by_name.update(dict.fromkeys(offer.names, offer))
 
+    def __contains__(self, name: str) -> bool:
+        """Whether a dialect offers an operation of this name."""
+        return name in self._by_name
+
     def for_operation(self, name: str) -> DialectOperations:
         """Whoever performs it."""
-        if (offer := self._by_name.get(name)) is None:
-            raise InputInvalid(f"no operation {name!r} is known")
-        return self._made(offer)
+        return self._made(self._by_name[name])
 
     def for_dialect(self, dialect: str) -> DialectOperations | None:
         """What a dialect offers, if it offers anything."""
@@ -73,7 +78,9 @@ class DialectOffers:
 
     def pins(self) -> Pins:
         """What keeps payloads that no run holds, of all of them; imports, so not for the core's thread."""
-        all = [offer.pins() for offer in self._by_dialect.values()]
+        from treadle.runtime.finding import Pins
+
+        all = [offer.pins() for offer in self._by_dialect.values() if offer.pins is not None]
         kinds = [kind for pins in all for kind in pins.kinds]
         return Pins(kinds, lambda reads: chain.from_iterable(pins.reached(reads) for pins in all))
 

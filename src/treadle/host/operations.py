@@ -5,31 +5,54 @@ from __future__ import annotations
 from collections.abc import Callable, Collection
 from typing import Any
 
-from treadle import access
 from treadle.definitions.dialects import Dialects
 from treadle.kernel.roles import is_cell, is_code
 from treadle.lang import standing
-from treadle.runtime import (
-    bulks,
-    collecting,
-    dead_letters,
-    deploys,
-    keeping,
-    payloads,
-    pools,
-    quotas,
-    remembered,
-    retention,
-    schedules,
-    tasks,
-    traced,
-)
-from treadle.runtime.commands import Operate
+from treadle.runtime import commands, deploys, schedules, tasks
+from treadle.runtime.commands import Operate, only_hands_on
 from treadle.runtime.desk import Desk, Handing
+from treadle.runtime.fetching import NotAtHand
 from treadle.runtime.registry import version_key
 from treadle.store.protocol import DefinitionRow
 
 from .offers import DialectOffers
+
+Perform = Callable[[Handing, Operate], object]
+
+
+class Late:
+    """Operations whose code most engines never need. It is loaded beside the core, for the first who asks."""
+
+    def __init__(self, what: str, load: Callable[[], Perform]) -> None:
+        self._what = what
+        self._load = load
+        self._perform: Perform | None = None
+
+    def __call__(self, desk: Handing, asked: Operate) -> object:
+        if self._perform is None:
+            raise NotAtHand(self._what, self._fetch)
+        return self._perform(desk, asked)
+
+    def _fetch(self) -> None:
+        self._perform = self._load()
+
+
+def _house_keeping() -> Perform:
+    from .house_operations import perform
+
+    return perform
+
+
+def _access() -> Perform:
+    from treadle.access.operations import perform
+
+    return perform
+
+
+def _returns() -> Perform:
+    from treadle.runtime import returns
+
+    return lambda desk, asked: returns.perform(desk, asked.body)
 
 
 class EngineOperations:
@@ -47,6 +70,9 @@ class EngineOperations:
         self._dialects = dialects
         self._offers = offers
         self._try_again = try_again
+        self._house = Late("the code of house-keeping", _house_keeping)
+        self._access = Late("the code of tokens and hooks", _access)
+        self._returns = Late("the code of archives", _returns)
 
     def perform(self, desk: Handing, asked: Operate) -> Any:
         match asked.name:
@@ -60,52 +86,25 @@ class EngineOperations:
                 return deploys.learn(desk, asked.body)
             case "schedule":
                 return schedules.perform(desk, asked)
-            case "limit":
-                return quotas.perform(desk, asked.body)
-            case tasks.KIND:
-                return tasks.perform(desk, asked)
-            case "audit":
-                return access.trail.perform(desk, asked.body)
-            case "deadletter":
-                return dead_letters.perform(desk, asked.body)
-            case "hook":
-                return access.hooks.perform(desk, asked.body)
+            case "audit" | "hook" | "token":
+                return self._access(desk, asked)
             case "secret" | "server" | "store":
                 # Secrets and servers are beside the journal, and a backup only reads it: what is written here is who
                 # did it.
                 return None
-            case "token":
-                return access.tokens.perform(desk, asked.body)
-            case remembered.KIND:
-                return remembered.perform(desk, asked.body)
-            case bulks.KIND:
-                return bulks.perform(desk, asked.body)
-            case keeping.REMOVE:
-                return keeping.perform_remove(desk, asked.body)
-            case keeping.FORK:
-                return keeping.perform_fork(desk, asked.body)
-            case collecting.COLLECT:
-                return collecting.perform(desk, asked.body)
-            case payloads.KEEP:
-                return payloads.perform_keep(desk, asked.body)
-            case traced.KIND:
-                return traced.perform(desk, asked.body)
-            case pools.SHARE:
-                return pools.perform(desk, asked.body)
-            case keeping.RETURN:
-                from treadle.runtime import returns  # with all that archives are made of
-
-                return returns.perform(desk, asked.body)
-            case retention.KIND:
-                return retention.perform(desk, asked.body)
-            case name:
+            case commands.RETURN:
+                return self._returns(desk, asked)
+            case name if name in self._offers:
                 return self._offers.for_operation(name).perform(desk, asked)
+            case _:
+                return self._house(desk, asked)
 
     def only_hands_on(self, asked: Operate) -> bool:
-        return tasks.only_hands_on(asked)
+        return only_hands_on(asked)
 
     def recheck(self, desk: Desk, asked: Operate) -> None:
-        tasks.recheck(desk, asked)
+        if only_hands_on(asked):
+            tasks.recheck(desk, asked)
 
     def _deploy(self, desk: Desk, deploy: deploys.Deploy, fetched: Collection[str]) -> deploys.DeployAnswer:
         """Deploys. What was left alone for want of this code gets another chance."""

@@ -17,6 +17,7 @@ from typing import Any, Final
 from treadle.bus.local import LocalBus
 from treadle.kernel.errors import TreadleError
 from treadle.runtime import pools
+from treadle.runtime.lines import pool_caps
 from treadle.store.protocol import Reads
 
 log = logging.getLogger("treadle.core")
@@ -144,7 +145,7 @@ class PoolSharing:
     async def look(self) -> None:
         """Goes by what operators say, from now on."""
         caps, awaited = await self._read(
-            lambda reads: (pools.pool_caps(reads), pools.awaiting(reads, self._member))
+            lambda reads: (pool_caps(reads), pools.awaiting(reads, self._member))
         )
         with self._lock:
             # A limit that was taken away and made anew between two looks is none that we have spoken of.

@@ -20,7 +20,6 @@ from treadle.runtime.ports import Ack, Clock
 from treadle.secrets.providers import Secrets
 from treadle.store.open import Place
 from treadle.store.protocol import Reads
-from treadle.tools.registry import ToolRegistry
 from treadle.work.worker import Worker
 
 from .asks import Asks
@@ -61,7 +60,6 @@ class Reaches:
         store_url: str,
         library: Library,
         dialects: Dialects,
-        tools: ToolRegistry,
         secrets: Secrets,
         clock: Clock,
         offers: DialectOffers,
@@ -70,7 +68,6 @@ class Reaches:
         self.store_url = store_url
         self.library = library
         self.dialects = dialects
-        self.tools = tools
         self.secrets = secrets
         # What timers and deadlines go by; `treadle.testing.VirtualClock` in tests.
         self.clock = clock

@@ -7,19 +7,21 @@ import os
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from itertools import islice
 from pathlib import Path
-from typing import Any, Final, TypeVar, Unpack
+from typing import TYPE_CHECKING, Any, Final, TypeVar, Unpack
 
 from treadle.arguments import RunFilters, check_filters, checked_state, checked_statuses
 from treadle.kernel.errors import RunExists, RunNotFound, ValueRefused
 from treadle.kernel.model import QUEUED, STATUSES
-from treadle.runtime import document, keeping
-from treadle.runtime.collecting import Collection
-from treadle.runtime.finding import Found
+from treadle.runtime import document
+from treadle.runtime.commands import REMOVE, RETURN
 from treadle.runtime.registry import Registry
 from treadle.store.protocol import Reads, RunRow
 from treadle.store.reads import SqlReads
 
 from .reach import Reaches
+
+if TYPE_CHECKING:
+    from treadle.runtime.finding import Found
 
 T = TypeVar("T")
 # What a run remembers an answer by: the same again is answered, not done.
@@ -124,6 +126,7 @@ class StoreMethods(Reaches):
         """Removes ended runs past their retention date, and payloads nobody refers to any more; `ruled`: only runs of
         which an operator said how long they are kept. A dry run says how many it would be, by workflow and status.
         With an `archive` (a folder) runs are in its files before they are removed."""
+        from treadle.runtime.collecting import Collection  # with all that is ever removed
         from treadle.store.archives import Archive  # most engines have no archive
 
         host = self._host
@@ -175,7 +178,7 @@ class StoreMethods(Reaches):
             )
 
         def ask(id: str, **step: Any) -> Awaitable[Any]:
-            return host.asks.operate(keeping.RETURN, {"id": id, "by": by, **step}, home=id)
+            return host.asks.operate(RETURN, {"id": id, "by": by, **step}, home=id)
 
         for id in meant:
             found = await asyncio.to_thread(returning.taken, path, id)
@@ -189,11 +192,13 @@ class StoreMethods(Reaches):
     async def delete(self, id: str, *, by: str | None = None) -> dict[str, Any]:
         """Removes a run that has ended and the runs below it, which must have ended too. Their payloads go with the
         next collection."""
+        from treadle.runtime import keeping
+
         family = await self._host.reading.read(lambda reads: keeping.family_of(reads, id))
         # Itself last: cut in between, the same call goes on with the rest.
         for member in reversed(family):
             try:
-                await self._host.asks.operate(keeping.REMOVE, {"id": member, "by": by}, home=member)
+                await self._host.asks.operate(REMOVE, {"id": member, "by": by}, home=member)
             except RunNotFound:
                 if member == id:
                     raise

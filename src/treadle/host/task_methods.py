@@ -9,6 +9,7 @@ from treadle.arguments import TaskFilters, checked_actor, checked_statuses
 from treadle.kernel.values import Value
 from treadle.lang.handed import for_operation
 from treadle.runtime import tasks
+from treadle.runtime.commands import TASK
 
 from .reach import Reaches
 
@@ -75,4 +76,4 @@ class TaskMethods(Reaches):
         if host.seat.member is not None:
             # Of several who share a store, the one decides that has its run; else there is one for all.
             home = await host.reading.read(lambda reads: tasks.home(reads, id))
-        return dict(await host.asks.operate(tasks.KIND, asked.to_value(), home=home))
+        return dict(await host.asks.operate(TASK, asked.to_value(), home=home))

@@ -16,11 +16,22 @@ from treadle.runtime.ports import Work
 from .reach import Reaches
 
 if TYPE_CHECKING:
+    from treadle.lang.fields import Fields
     from treadle.performers.process.transports import Transports
+    from treadle.tools.registry import ToolRegistry
 
 
 class WorkMethods(Reaches):
     """What an engine offers to those who do its work."""
+
+    @cached_property
+    def tools(self) -> ToolRegistry:
+        """Tools by kind, imported when somebody asks for one or registers one."""
+        from treadle.tools.registry import ToolRegistry
+
+        # Two threads may be the first: both get the same.
+        found: ToolRegistry = vars(self).setdefault("tools", ToolRegistry())
+        return found
 
     @cached_property
     def transports(self) -> Transports:
@@ -32,6 +43,9 @@ class WorkMethods(Reaches):
     def _callables(self) -> KnownNames:
         """The names of what can be called. What is no tool here is looked for among the transports."""
         return KnownNames(self.tools.registered, lambda: self.transports.names())
+
+    def _declared(self, kind: str) -> Fields | None:
+        return self.tools.declared(kind)
 
     def transport(
         self, name: str, *, pure: bool = False

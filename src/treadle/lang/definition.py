@@ -19,12 +19,12 @@ from treadle.kernel.machine import Machine
 from treadle.kernel.model import OpenIntent
 from treadle.kernel.values import Value, digest
 
-from .fields import Declared, nothing_declared
 from .problems import Problem, Problems
 from .standing import Said
 from .text import Document
 
 if TYPE_CHECKING:
+    from .fields import Declared
     from .graph import Graph
 
 # What a definition can be exported to.
@@ -85,7 +85,7 @@ class Surroundings(msgspec.Struct, frozen=True):
     is wrong with the one that is)."""
 
     callables: Callable[[], Collection[str]] = tuple
-    declared: Declared = nothing_declared
+    declared: Declared = lambda kind: None
     finds_skill: Callable[[str, str | None], bool | str] = lambda skill, file: False
 
 

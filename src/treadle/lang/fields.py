@@ -106,7 +106,3 @@ class Fields(msgspec.Struct, frozen=True):
 
 # Asked for a kind: what its tasks may hold, or None if that is nobody's business.
 Declared = Callable[[str], Fields | None]
-
-
-def nothing_declared(kind: str) -> Fields | None:
-    return None

@@ -23,13 +23,13 @@ from treadle.store.protocol import Reads, RunRow
 
 from . import bulks, dead_letters, finding, lines, retention
 from .audit import KEPT_NS as AUDIT_KEPT_NS
+from .commands import COLLECT
 from .desk import Desk
 from .finding import Found, PastWhen, Pins
 from .registry import Registry
 
 T = TypeVar("T")
 
-COLLECT: Final = "collect"
 COLLECT_PER_COMMIT: Final = 200
 # Runs of which one commit lets payloads go: some of them have to be loaded for it.
 EXPIRED_PER_COMMIT: Final = 20

@@ -19,6 +19,12 @@ from .ports import Ack, NewRun
 
 # The frame by which a worker says that work which was given up has come to its end all the same.
 LATE: Final = "work.late"
+# Names of operations: who only passes one on, or writes down who asked for it, does not need the code that performs it.
+COLLECT: Final = "collect"
+FORK: Final = "fork"
+REMOVE: Final = "remove"
+RETURN: Final = "return"
+TASK: Final = "task"
 
 
 class FrameSent(msgspec.Struct, frozen=True):
@@ -57,6 +63,11 @@ class Operate(msgspec.Struct, frozen=True):
     fetched: tuple[str, ...] = ()
     # It as a message, where whoever asked has written it: that it can be written is looked at in any case.
     written: bytes = b""
+
+
+def only_hands_on(asked: Operate) -> bool:
+    """Whether an operation changes no row itself: whoever completes a task sends a receipt, or is refused."""
+    return asked.name == TASK and asked.body.get("name") == "complete"
 
 
 class Sent(msgspec.Struct, kw_only=True):

@@ -27,7 +27,6 @@ from .opened import open_work
 from .payloads import started_with
 
 # The operations of house-keeping.
-FORK, REMOVE, RETURN = "fork", "remove", "return"
 
 
 def fork(

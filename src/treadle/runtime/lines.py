@@ -42,6 +42,8 @@ from .staging import Staging
 LOOK: Final = "line"
 # Documents: what operators said, by workflow; when those began that a rate counts, by line.
 LIMIT, BEGUN = "limit", "line"
+# How names of limits begin that are no workflow's.
+POOL: Final = "pool:"
 # So many are let in by one commit; the next one goes on.
 GIVEN_PER_TURN: Final = 200
 # How long a member may go by what operators said before, where another one decides that.
@@ -415,3 +417,12 @@ def _full(line: Line, quota: Quota, waiting: int) -> QueueFull:
         where=line.workflow,
         details={"workflow": line.workflow, "key": line.lane, "waiting": waiting, "queue": quota.queue},
     )
+
+
+def pool_caps(reads: Reads) -> dict[str, int]:
+    """How much work of each pool that operators limited may be in hand at once."""
+    return {
+        name.removeprefix(POOL): int(value["concurrency"])
+        for name, value in reads.documents(LIMIT)
+        if name.startswith(POOL)
+    }

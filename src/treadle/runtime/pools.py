@@ -25,11 +25,9 @@ from treadle.kernel.values import Value, encode
 from treadle.store.protocol import Reads
 
 from .desk import Desk
-from .lines import LIMIT
+from .lines import pool_caps
 
 SHARE: Final = "pool"
-# How names of limits begin that are no workflow's.
-POOL: Final = "pool:"
 # The kind of documents that say who has leave for how much, by pool.
 LEAVES: Final = "pool"
 # For so long the odd one stays where it is.
@@ -58,15 +56,6 @@ class Leaves(msgspec.Struct):
     members: dict[str, Leave] = {}
     # Those who were there when the limit was made, and have not said yet what they have in hand.
     awaits: list[str] = []
-
-
-def pool_caps(reads: Reads) -> dict[str, int]:
-    """How much work of each pool that operators limited may be in hand at once."""
-    return {
-        name.removeprefix(POOL): int(value["concurrency"])
-        for name, value in reads.documents(LIMIT)
-        if name.startswith(POOL)
-    }
 
 
 def awaiting(reads: Reads, member: str) -> set[str]:

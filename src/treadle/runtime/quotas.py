@@ -13,8 +13,7 @@ from treadle.store.protocol import Reads
 
 from . import pools
 from .desk import Desk
-from .lines import LIMIT
-from .pools import POOL
+from .lines import LIMIT, POOL
 from .registry import Registry, latest
 
 

@@ -8,8 +8,6 @@ admin) may release and complete; anything else is refused, changes nothing, and 
 
 from __future__ import annotations
 
-from typing import Final
-
 import msgspec
 
 from treadle.kernel.errors import Forbidden, InputInvalid, NotWaiting, TreadleError
@@ -18,14 +16,13 @@ from treadle.kernel.values import Value
 from treadle.lang.duration import instant_text
 from treadle.store.protocol import Reads, TaskRow
 
-from .commands import Deliver, Operate
+from .commands import Deliver, Operate, only_hands_on
 from .desk import Desk, Handing
 from .hot import Hot
 from .payloads import whole
 from .ports import Clock
 from .staging import Numbers, Staging
 
-KIND: Final = "task"
 OPEN = ("open", "claimed")
 STATUSES = (*OPEN, "completed", "expired", "cancelled")
 ADMIN = "admin"
@@ -138,11 +135,6 @@ def _about(params: dict[str, Value]) -> dict[str, Value]:
 
 
 # --- what people do with them ---
-
-
-def only_hands_on(asked: Operate) -> bool:
-    """Whether an operation changes no row itself: whoever completes a task sends a receipt, or is refused."""
-    return asked.name == KIND and asked.body.get("name") == "complete"
 
 
 def perform(desk: Handing, asked: Operate) -> object:

@@ -14,18 +14,20 @@ import os
 import re
 import time
 from collections.abc import Awaitable, Callable, Mapping
+from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from treadle.kernel.errors import SecretMissing
 from treadle.kernel.values import Value
 
 from . import logs
-from .files import Secret, SecretStore, as_secret, read_secrets_file, secret_store_path
 from .redact import Redactor
-from .tokens import Tokens
 
-__all__ = ["Provider", "Secret", "SecretStore", "Secrets", "environment_name", "secret_store_path"]
+if TYPE_CHECKING:
+    # Most engines are never asked for a secret: what reads and opens them is imported by the first one.
+    from .files import Secret, SecretStore
+    from .tokens import Tokens
 
 # Asked for a name: a value, fields, or None if it has none. May be `async`.
 Provider = Callable[[str], "Secret | Awaitable[Secret | None] | None"]
@@ -36,6 +38,19 @@ def environment_name(name: str) -> str:
     return "TREADLE_SECRET_" + re.sub(r"[^A-Za-z0-9]", "_", name).upper()
 
 
+def store_beside(path: Path | None) -> Callable[[], SecretStore] | None:
+    """The encrypted store of a store in a file, for whoever first asks it."""
+    if path is None:
+        return None
+
+    def opened() -> SecretStore:
+        from .files import SecretStore, secret_store_path
+
+        return SecretStore(secret_store_path(f"sqlite:///{path}"))
+
+    return opened
+
+
 class Secrets:
     """The chain of providers of one worker."""
 
@@ -44,7 +59,7 @@ class Secrets:
         values: Mapping[str, str | Mapping[str, str]] | None = None,
         *,
         file: str | Path | None = None,
-        store: SecretStore | None = None,
+        store: SecretStore | Callable[[], SecretStore] | None = None,
         env: Mapping[str, str] | None = None,
         clock: Callable[[], float] = time.time,
     ) -> None:
@@ -55,10 +70,23 @@ class Secrets:
         self._providers: list[Provider] = []
         self._with_file: dict[Path, Secrets] = {}
         self._marked: set[str] = set()
-        self.store = store
+        self._store = store
+        self._clock = clock
         self.redactor = Redactor()
-        self.tokens = Tokens(clock)
         logs.knows(self)
+
+    @property
+    def store(self) -> SecretStore | None:
+        """The encrypted store, if there is one."""
+        if callable(self._store):
+            self._store = self._store()
+        return self._store
+
+    @cached_property
+    def tokens(self) -> Tokens:
+        from .tokens import Tokens
+
+        return Tokens(self._clock)
 
     def provider(self, provider: Provider) -> Provider:
         """Adds a source of secrets, such as a vault. Usable as a decorator."""
@@ -121,14 +149,20 @@ class Secrets:
         return _from_environment(self._env.get(environment_name(name)), name)
 
     def _file_values(self) -> dict[str, Secret]:
+        if self._file is None:
+            return {}
         if self._in_file is None:
-            self._in_file = {} if self._file is None else read_secrets_file(self._file)
+            from .files import read_secrets_file
+
+            self._in_file = read_secrets_file(self._file)
         return self._in_file
 
 
 def _from_environment(text: str | None, name: str) -> Secret | None:
     """A variable that holds a JSON object gives fields, so that a whole credential fits into one."""
     if text is not None and text.lstrip().startswith("{"):
+        from .files import as_secret
+
         try:
             return as_secret(json.loads(text), environment_name(name))
         except ValueError:

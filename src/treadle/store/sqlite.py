@@ -272,7 +272,7 @@ class SqliteDialect:
                 _give_room_back_in_steps(connection)
             # It is in the file's header: written only once we know that the file is ours.
             self._log_ahead(connection)
-            if found == newest:
+            if found == newest or (found == 0 and self._make(connection, migrations)):
                 return
             connection.execute("BEGIN IMMEDIATE")
             try:
@@ -288,6 +288,22 @@ class SqliteDialect:
                 if connection.in_transaction:
                     connection.execute("ROLLBACK")
                 raise
+
+    @staticmethod
+    def _make(connection: sqlite3.Connection, migrations: list[tuple[int, str]]) -> bool:
+        """Makes a new store by one script, whole or not at all. Its statements are not kept prepared, as those that are
+        executed one by one are: that is 260 KB of memory for what is done once. False: another process has made it."""
+        steps = [statement for _, script in migrations for statement in _statements(script)]
+        marks = [f"PRAGMA user_version={migrations[-1][0]}", f"PRAGMA application_id={APPLICATION_ID}"]
+        try:
+            connection.executescript(";".join(["BEGIN IMMEDIATE", *steps, *marks, "COMMIT"]))
+        except BaseException as error:
+            if connection.in_transaction:
+                connection.execute("ROLLBACK")
+            if getattr(error, "sqlite_errorname", "") == "SQLITE_ERROR":
+                return False  # its first table is there already
+            raise
+        return True
 
     @staticmethod
     def _log_ahead(connection: sqlite3.Connection) -> None:

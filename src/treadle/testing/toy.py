@@ -14,13 +14,13 @@ from treadle.kernel.machine import Machine
 from treadle.kernel.model import Context, Decision, Event, Intent, Receipt, Started
 from treadle.kernel.values import Value
 from treadle.lang.definition import Definition, Dialect
-from treadle.lang.graph import Graph
 from treadle.lang.problems import Problems
 from treadle.lang.text import Document
 from treadle.work.job import Done, Job
 
 if TYPE_CHECKING:
     from treadle.engine import Engine
+    from treadle.lang.graph import Graph
 
 HOUR_NS = 3_600 * 10**9
 
@@ -79,6 +79,8 @@ class ToyDialect(Dialect):
         return input
 
     def graph(self, definition: Any, view: dict[str, Any] | None = None) -> Graph:
+        from treadle.lang.graph import Graph
+
         return Graph("toy")
 
 

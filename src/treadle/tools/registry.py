@@ -107,6 +107,10 @@ class ToolRegistry:
         """The kinds that were registered, or made, here."""
         return self._tools.keys()
 
+    def admit(self, plugin: object) -> Tool:
+        """Registers what somebody brings, if it is a tool."""
+        return self.register(checked_tool(plugin))
+
     def register(self, tool: Tool) -> Tool:
         """Adds a tool, or replaces the one of the same kind."""
         self._tools[tool.kind] = tool

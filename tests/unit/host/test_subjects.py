@@ -33,7 +33,7 @@ class Asked:
 
 
 def of(kind: type[Reaches], host: Asked) -> Any:
-    handed: Any = dict.fromkeys(("store_url", "library", "dialects", "tools", "secrets", "offers"))
+    handed: Any = dict.fromkeys(("store_url", "library", "dialects", "secrets", "offers"))
     return kind(host, **handed, clock=VirtualClock())  # type: ignore[arg-type]
 
 

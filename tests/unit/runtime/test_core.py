@@ -28,7 +28,17 @@ from treadle.kernel.values import decode, encode
 from treadle.lang.definition import Definition
 from treadle.runtime import tasks
 from treadle.runtime.ahead import Eager
-from treadle.runtime.commands import LATE, CheckpointSaved, Deliver, Elsewhere, FrameSent, Inspect, Operate
+from treadle.runtime.commands import (
+    LATE,
+    TASK,
+    CheckpointSaved,
+    Deliver,
+    Elsewhere,
+    FrameSent,
+    Inspect,
+    Operate,
+    only_hands_on,
+)
 from treadle.runtime.core import RETRY_AFTER_NS, WARN_EVERY, Core
 from treadle.runtime.deploys import row_of
 from treadle.runtime.desk import Desk, Handing, NoOperations, Operations, OwnChange
@@ -71,7 +81,7 @@ class TaskOperations(NoOperations):
         return tasks.perform(desk, asked)
 
     def only_hands_on(self, asked: Operate) -> bool:
-        return tasks.only_hands_on(asked)
+        return only_hands_on(asked)
 
     def recheck(self, desk: Desk, asked: Operate) -> None:
         tasks.recheck(desk, asked)
@@ -716,7 +726,7 @@ def test_a_task_that_is_completed_lets_no_receipt_overtake_the_frame_before_it()
     done = tasks.Operation(name="complete", task=task.id, actor=tasks.Actor("ann", ("admin",)))
     bench.core.submit(FrameSent("busy", intent, 1, "said", {}))
     bench.core.submit(Deliver("busy", Receipt(intent=intent, value=1)))
-    bench.core.submit(Operate("asked", tasks.KIND, done.to_value(), bench.ack("complete")))
+    bench.core.submit(Operate("asked", TASK, done.to_value(), bench.ack("complete")))
     bench.settle()
     assert {bench.status("asked"), bench.status("busy")} == {"completed"}
     told = [decode(frame)["type"] for _, _, frame in bench.real.frames(2)]

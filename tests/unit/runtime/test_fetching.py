@@ -12,7 +12,7 @@ from treadle.kernel.machine import Machine
 from treadle.kernel.model import Signal, Started
 from treadle.lang.definition import Definition
 from treadle.runtime import keeping
-from treadle.runtime.commands import FrameSent, Operate
+from treadle.runtime.commands import FORK, FrameSent, Operate
 from treadle.runtime.deploys import row_of
 from treadle.runtime.desk import Handing, NoOperations
 from treadle.runtime.fetching import NotAtHand
@@ -67,7 +67,7 @@ def broken() -> None:
 
 class Learns(NoOperations):
     def perform(self, desk: Handing, asked: Operate) -> Any:
-        if asked.name == keeping.FORK:
+        if asked.name == FORK:
             return keeping.perform_fork(desk, asked.body)
         if asked.name == "never there":
             raise NotAtHand("what is broken", broken)
@@ -181,7 +181,7 @@ def test_a_fork_that_stops_halfway_for_want_of_code_leaves_nothing_and_is_made_w
     bench.settle()
     bench.real.commit(Batch(versions=[VersionRow(name="drill", version="2.0.0", digest=NEXT.digest)]))
     asked = keeping.fork_asked("origin", at=None, definition=None, new_id="fork", by=None)
-    bench.core.submit(Operate("fork", keeping.FORK, asked, bench.ack("fork")))
+    bench.core.submit(Operate("fork", FORK, asked, bench.ack("fork")))
     bench.start("goes on", [work()])
     bench.settle()
     assert "fork" not in bench.answers

@@ -14,7 +14,7 @@ from treadle.kernel.model import Receipt, Started
 from treadle.lang.definition import Definition
 from treadle.runtime import collecting, deploys, keeping
 from treadle.runtime.audit import AuditEntry
-from treadle.runtime.commands import CheckpointSaved, Deliver, FrameSent, Operate
+from treadle.runtime.commands import COLLECT, FORK, CheckpointSaved, Deliver, FrameSent, Operate
 from treadle.runtime.messages import message_to_bytes, reply_from_bytes
 from treadle.runtime.registry import DefinitionFamily, Registry
 from treadle.runtime.tasks import OPEN, Actor, Operation
@@ -417,7 +417,7 @@ class Keeper:
         asked = keeping.fork_asked(fork.run, at=None, definition=None, new_id=fork.new_id, by=None)
         if (owner := world.reach()) is not None:
             entry = world.trail.entry("keeper", fork.new_id, lambda record: "forked_from" in record["event"])
-            owner.core.submit(Operate(fork.new_id, keeping.FORK, asked, told, entry=entry))
+            owner.core.submit(Operate(fork.new_id, FORK, asked, told, entry=entry))
 
     def collect(self) -> None:
         """From the beginning, until it comes to the end in one life of the owner."""
@@ -474,7 +474,7 @@ class Keeper:
             if error is None:
                 world.after(MS, lambda: self._drive(owner, work, value, once, ended))
 
-        owner.core.submit(Operate(home, collecting.COLLECT, body, told))
+        owner.core.submit(Operate(home, COLLECT, body, told))
 
 
 @dataclass(slots=True)

@@ -142,6 +142,11 @@ class SimConnection:
         if self.in_transaction:
             self.file.execute("ROLLBACK")
 
+    def executescript(self, script: str) -> None:
+        """A store is made by one; whoever makes it may die between any two statements."""
+        for sql in script.split(";"):
+            self.execute(sql)
+
     def execute(self, sql: str, parameters: Sequence[Any] = ()) -> Any:
         if sql == "ROLLBACK":
             return self.file.execute(sql)

@@ -16,7 +16,7 @@ from treadle.host.asking import Correspondence
 from treadle.host.sharing import Sharing
 from treadle.host.thread import AGAIN, Turning
 from treadle.kernel.errors import CommitUnknown, ConnectionLost, TreadleError
-from treadle.runtime import collecting, deploys, keeping, schedules, tasks
+from treadle.runtime import collecting, commands, deploys, keeping, schedules, tasks
 from treadle.runtime.commands import Deliver, Operate
 from treadle.runtime.core import Core
 from treadle.runtime.desk import Desk, Handing, NoOperations
@@ -312,11 +312,11 @@ class SimOperations(NoOperations):
 
     def perform(self, desk: Handing, asked: Operate) -> Any:
         match asked.name:
-            case tasks.KIND:
+            case commands.TASK:
                 return tasks.perform(desk, asked)
-            case collecting.COLLECT:
+            case commands.COLLECT:
                 return collecting.perform(desk, asked.body)
-            case keeping.FORK:
+            case commands.FORK:
                 return keeping.perform_fork(desk, asked.body)
             case schedules.KIND:
                 return schedules.perform(desk, asked)
@@ -327,7 +327,7 @@ class SimOperations(NoOperations):
         return self._house.applications.perform(desk, asked)
 
     def only_hands_on(self, asked: Operate) -> bool:
-        return tasks.only_hands_on(asked)
+        return commands.only_hands_on(asked)
 
     def recheck(self, desk: Desk, asked: Operate) -> None:
         tasks.recheck(desk, asked)

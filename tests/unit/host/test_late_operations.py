@@ -1,0 +1,63 @@
+"""What most engines are never asked for: imported by the first who asks, and never on the core's thread."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+SCRIPT = """
+import asyncio, sys, threading
+from importlib.abc import MetaPathFinder
+
+imported = []
+
+class Watching(MetaPathFinder):
+    def find_spec(self, name, path, target=None):
+        if name.startswith("treadle."):
+            imported.append((threading.current_thread().name, name))
+        return None
+
+async def main(store):
+    from treadle import Engine
+    from treadle.testing.toy import TOY, install
+
+    engine = Engine(store)
+    install(engine)
+    async with engine:
+        print("loaded", *sorted(name for name in sys.modules if name.startswith("treadle.")))
+        sys.meta_path.insert(0, Watching())
+        # As another process would ask: nothing of it is imported on the way here.
+        await engine.operate("bulk", {"op": "take", "holder": "one"})
+        await engine.operate("collect", {"step": "shrink", "rewrite": False})
+        await engine.limit_set("toy", concurrency=1)
+        await engine.token_create("ann", ["viewer"])
+        run = await engine.start(TOY, {"do": ["signal:go"]})
+        await engine.fork(run.id)
+        engine.tool("own")(print)
+        print((await run.show())["status"])
+    for thread, name in imported:
+        print("import", thread, name)
+
+asyncio.run(main(sys.argv[1]))
+"""
+
+
+def asked_of_an_engine(store: str) -> list[list[str]]:
+    done = subprocess.run(
+        [sys.executable, "-c", SCRIPT, store], capture_output=True, text=True, timeout=120, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    return [line.split() for line in done.stdout.splitlines()]
+
+
+def test_what_is_rare_is_imported_by_the_first_who_asks_and_never_on_the_cores_thread(tmp_path: Path) -> None:
+    loaded, status, *imports = asked_of_an_engine(f"sqlite:///{tmp_path}/t.db")
+    rare = {"treadle.access.tokens", "treadle.tools.registry"}
+    rare |= {f"treadle.runtime.{name}" for name in ("bulks", "collecting", "keeping", "quotas", "tasks")}
+    assert not rare & set(loaded)
+    assert status == ["waiting"]
+    by_thread = {(thread, name) for _, thread, name in imports}
+    assert rare <= {name for _, name in by_thread}
+    assert ("treadle-beside", "treadle.runtime.bulks") in by_thread
+    assert not {name for thread, name in by_thread if thread == "treadle-core"}
