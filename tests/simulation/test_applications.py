@@ -26,7 +26,7 @@ def test_a_bug_of_applications_over_members_is_found() -> None:
         pytest.raises(SimulationFailed, match="is decided by version") as found,
     ):
         # Which of them finds it may change with what the engine does.
-        for seed in (2, 4, 9):
+        for seed in (46,):
             simulate(seed, Sums, cores=CORES)
     assert "--applications" in str(found.value)
 
@@ -36,5 +36,5 @@ def test_a_snapshot_of_more_than_one_moment_is_found() -> None:
         snapshot_without_a_second_look(),
         pytest.raises(SimulationFailed, match="a snapshot has"),
     ):
-        for seed in (0, 1, 2):
+        for seed in (12, 14):
             simulate(seed, Sums, cores=CORES)

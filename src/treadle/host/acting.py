@@ -14,7 +14,9 @@ from typing import Final
 import msgspec
 from msgspec.structs import replace
 
+from treadle.kernel.errors import TreadleError
 from treadle.kernel.model import Cancel, Domain, Event, Patch, Reset, Retry, Signal, Started
+from treadle.kernel.values import encode
 from treadle.lang.handed import check_written
 from treadle.runtime import commands, payloads, traced
 from treadle.runtime.audit import AuditEntry
@@ -79,7 +81,13 @@ def stamped(command: Command) -> Command:
         return command
     if isinstance(command, Operate):
         check_written(command.body)
-        check_entry(entry := command.entry or _of_operation(command))
+        try:
+            check_entry(entry := command.entry or _of_operation(command))
+        except TreadleError:
+            raise
+        except Exception:  # what cannot be named is no value either, and is refused as such
+            encode([command.home, command.body])
+            raise
         signed = replace(command, entry=entry)
         return replace(signed, written=message_to_bytes(signed))
     return command

@@ -54,7 +54,7 @@ def asked_of_an_engine(store: str) -> list[list[str]]:
 def test_what_is_rare_is_imported_by_the_first_who_asks_and_never_on_the_cores_thread(tmp_path: Path) -> None:
     loaded, status, *imports = asked_of_an_engine(f"sqlite:///{tmp_path}/t.db")
     rare = {"treadle.access.tokens", "treadle.tools.registry"}
-    rare |= {f"treadle.runtime.{name}" for name in ("bulks", "collecting", "keeping", "quotas", "tasks")}
+    rare |= {f"treadle.runtime.{name}" for name in ("bulks", "collecting", "keeping", "quotas")}
     assert not rare & set(loaded)
     assert status == ["waiting"]
     by_thread = {(thread, name) for _, thread, name in imports}

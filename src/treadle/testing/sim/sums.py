@@ -38,6 +38,7 @@ if TYPE_CHECKING:
 MS = 1_000_000
 PATIENCE_NS = 4_000 * MS
 CELLS = 5
+NOTES_SHARE = 0.6
 NAME = "sums"
 SOURCE, SINK, LOG = "sums/source@1", "sums/sink@1", "sums/log@1"
 
@@ -48,6 +49,14 @@ class Add:
     key: str
     # Whether its source has something done outside, which is in the way of an apply until it is.
     checked: bool
+
+
+@schema("sums/Note@1")
+@dataclass(frozen=True, slots=True)
+class Note:
+    """For one cell, which is told of it wherever it is decided; an `Add` is accepted where the application is."""
+
+    key: str
 
 
 @schema("sums/Passed@1")
@@ -84,7 +93,7 @@ def version(number: int) -> App:
     def sink(state: Count | None, event: Any) -> Output[Count]:
         return Output(Count((state or Count()).n + 1), annotations=by)
 
-    @workflow(LOG, state=Count, events=[Add], key="key", effects=[], version=code)
+    @workflow(LOG, state=Count, events=[Add, Note], key="key", effects=[], version=code)
     def log(state: Count | None, event: Any) -> Output[Count]:
         return Output(Count((state or Count()).n + 1), annotations=by)
 
@@ -117,15 +126,14 @@ class Sums:
         self.definitions: list[Definition] = []
         self.performers: Mapping[str, Performer] = {"sums/check@1": perform}
         self.code: Sequence[App] = VERSIONS
-        # By cell: what was published to it.
+        # By cell: what was published to it; and what to its log alone.
         self._told: dict[str, list[str]] = {f"k{number}": [] for number in range(CELLS)}
+        self._noted: dict[str, list[str]] = {f"k{number}": [] for number in range(CELLS)}
         events, self._moves, taken = self._events(rng), self._applies(rng), self._snapshots(rng)
         self._wishes = [*events, *self._moves, *taken]
         # The versions that were active, one after the other, as the journals say.
         self._active: list[int] = []
-        # Whether cells take no events because members are being asked whether they agree to an apply.
-        self._closed = False
-        self.dawdles_ms = rng.choice((0, 200, 500, 1_000))
+        self.dawdles_ms = rng.choice((0, 0, 0, 500))
 
     # --- what is asked for ---
 
@@ -133,8 +141,10 @@ class Sums:
         found = []
         for number in range(rng.randrange(30, 100)):
             key, submission = f"k{rng.randrange(CELLS)}", f"s{number}"
-            event = Add(key, rng.random() < 0.15)
-            self._told[key].append(submission)
+            event: Add | Note = Add(key, rng.random() < 0.15)
+            if rng.random() < NOTES_SHARE:
+                event = Note(key)
+            (self._told if isinstance(event, Add) else self._noted)[key].append(submission)
             found.append(Wish(rng.randrange(8_000), partial(_publish, event, submission)))
         return found
 
@@ -179,9 +189,7 @@ class Sums:
 
     @property
     def hesitates(self) -> float:
-        """While an apply is on its way; and above all while cells are closed for it, when none is to be decided."""
-        if self._closed:
-            return 0.8
+        """While an apply is on its way."""
         return 0.2 if any(wish.since is not None and not wish.done for wish in self._moves) else 0.0
 
     # --- what must hold ---
@@ -189,8 +197,6 @@ class Sums:
     def recorded(self, life: RunLife, record: dict[str, Any]) -> None:
         """A record was committed."""
         run = life.id
-        if run == NAME and record["kind"] == "patch":
-            self._closed = record["event"]["data"]["op"] == "close"
         for event in record.get("events", ()):
             if run == NAME and event["type"] in ("manifest", "applied"):
                 self._active.append(_NUMBERS[event["manifest"]])
@@ -213,13 +219,13 @@ class Sums:
     def check(self, world: SimWorld) -> None:
         lives = {life.id: life for life in world.journals.lives.values()}
         for key, told in self._told.items():
-            for cell in (SOURCE, LOG):
+            for cell, wanted in ((SOURCE, told), (LOG, told + self._noted[key])):
                 life = lives.get(f"{cell}/{key}")
                 taken = [] if life is None else list(filter(None, map(_submission, life.records)))
-                assert sorted(taken) == sorted(told), f"{cell}/{key} was told {told}, and took {taken}"
+                assert sorted(taken) == sorted(wanted), f"{cell}/{key} was told {wanted}, and took {taken}"
 
 
-async def _publish(event: Add, submission: str, house: SimHouse) -> list[str]:
+async def _publish(event: Add | Note, submission: str, house: SimHouse) -> list[str]:
     return await house.applications.publish(event, None, key=None, submission_id=submission)
 
 
