@@ -194,3 +194,13 @@ async def test_rows_whose_run_is_gone_are_found_on_a_server_of_sql(pg_store: str
         assert {"table places", "table blob_refs"} == findings(found).keys()
         await engine.gc()
         assert (await engine.doctor())["ok"]
+
+
+async def test_a_playbook_that_waits_at_a_gate_is_not_called_stuck(tmp_path: Path) -> None:
+    """The example asks nobody for anything until somebody patches it."""
+    async with Engine(f"sqlite:///{tmp_path}/t.db") as engine:
+        engine.deploy(str(Path(__file__).parents[2] / "examples" / "playbook" / "approval.yaml"))
+        run = await engine.start("approval", id="trip")
+        await run.settled(timeout=10)
+        assert (await run.show())["status"] == "waiting"
+    assert findings(examine(f"sqlite:///{tmp_path}/t.db")) == {}

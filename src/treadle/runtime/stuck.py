@@ -11,15 +11,19 @@ from treadle.kernel.roles import CellMachine, has_role
 from treadle.kernel.state import RunState
 from treadle.store.protocol import Reads, RunRow
 
+from .document import view_of
 from .registry import Registry
 
 
 def why_stuck(reads: Reads, registry: Registry, row: RunRow, state: RunState) -> str | None:
     """What a run that has not ended waits for in vain; None where something can move it."""
-    machine = registry.load(state.definition).machine
-    if state.ended or state.status == "stalled" or has_role(type(machine), CellMachine):
+    loaded = registry.load(state.definition)
+    if state.ended or state.status == "stalled" or has_role(type(loaded.machine), CellMachine):
         return None  # people send on what is stalled; events move a cell that waits for nothing
     if not state.open and not state.more:
+        # Some wait for what nobody was asked for: a gate of a playbook, which a patch opens.
+        if view_of(loaded, state).get("waiting_for"):
+            return None
         return "it waits for nothing, and has not ended"
     timers = {timer.intent for timer in reads.timers_of(row.no)}
     for intent in state.open.values():
