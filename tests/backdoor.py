@@ -8,7 +8,7 @@ from collections.abc import Callable
 from typing import TypeVar
 
 from treadle.engine import Engine
-from treadle.host.asks import LoopAck
+from treadle.host.passage import LoopAck
 from treadle.runtime.desk import Desk, OwnChange
 
 T = TypeVar("T")

@@ -1,8 +1,8 @@
 """One engine's core from its start to its end, and what stands between it and the event loop.
 
-Each part has its own state and knows no other than it is given: where the engine is at home (`home.py`), what it decides
-(`seat.py`), who asks (`asks.py`) and reads (`reading.py`), those who watch (`news.py`), what the core and the worker see of it
-(`doors.py`). Here they are put together, and begin and end in their order.
+Each part has its own state and knows no other than it is given: where the engine is at home, what it decides, who asks, what
+the core and the worker see of it (`passage.py`), who reads (`reading.py`), those who watch (`news.py`). Here they are put
+together, and begin and end in their order.
 
 Hops between threads are what a fast engine pays for, so they are counted: one hop carries all the
 answers of a commit, one all its news. Reads go to a connection of their own where there is one.
@@ -36,14 +36,11 @@ from treadle.work.worker import Worker
 
 from .aside import aside, beside, threads_given
 from .asking import UNDECIDED
-from .asks import Asks
-from .doors import CorePort, NearDoor
 from .haste import Haste, Threads
 from .helping import Helping
-from .home import HomeLoop
 from .news import Watching
+from .passage import Asks, CorePort, HomeLoop, NearDoor, Seat
 from .reading import StoreReading
-from .seat import Seat
 from .signing import Signer, Vouching, node_signer
 from .thread import CoreThread, Together
 
@@ -78,7 +75,7 @@ class Bridge:
         self.reading = StoreReading(place, self.home, self.asks, registry_of, onlooker=readonly)
         self.watching = Watching(self.reading, self.seat, self.home.check)
         self.bus = LocalBus(SystemClock(), again=self._offer_again)
-        self.door = NearDoor(self.asks, self.reading, self.seat, self.vouching)
+        self.door = NearDoor(self.asks, self.seat, self.reading.blob, self.vouching.sign)
         # Of one life: made when the core starts.
         self._worker: Worker | None = None
         self._helping: Helping | None = None

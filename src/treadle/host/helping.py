@@ -15,7 +15,7 @@ from typing import Any, Final
 from treadle.kernel.errors import TreadleError
 from treadle.work.worker import Worker
 
-from .seat import Seat
+from .passage import Seat
 
 HELP: Final = "help"
 _LOOK_S: Final = 0.25

@@ -22,11 +22,10 @@ from treadle.store.open import Place
 from treadle.store.protocol import Reads
 from treadle.work.worker import Worker
 
-from .asks import Asks
 from .news import Watching
 from .offers import DialectOffers
+from .passage import Asks, Seat
 from .reading import StoreReading
-from .seat import Seat
 from .signing import Vouching
 
 if TYPE_CHECKING:

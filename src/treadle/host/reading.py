@@ -14,8 +14,7 @@ from treadle.store.open import Place
 from treadle.store.protocol import Reads
 
 from .aside import aside
-from .asks import Asks
-from .home import HomeLoop
+from .passage import Asks, HomeLoop
 from .readers import Readers, events_after
 
 T = TypeVar("T")

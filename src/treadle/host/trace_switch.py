@@ -10,9 +10,8 @@ from typing import TYPE_CHECKING
 from treadle.lang.definition import Dialect
 from treadle.runtime.ports import Work
 
-from .asks import Asks
+from .passage import Asks, Seat
 from .reading import StoreReading
-from .seat import Seat
 from .signing import Vouching
 
 if TYPE_CHECKING:

@@ -17,9 +17,8 @@ from treadle.telemetry.settings import OtlpSettings
 from treadle.telemetry.spans import Measured
 from treadle.telemetry.tracer import Tracer
 
-from .asks import Asks
+from .passage import Asks, Seat
 from .reading import StoreReading
-from .seat import Seat
 from .signing import Vouching
 
 T = TypeVar("T")
