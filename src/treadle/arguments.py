@@ -28,7 +28,7 @@ from treadle.kernel.values import Value, encode, to_value
 from treadle.lang.definition import Dialect
 from treadle.lang.handed import copied_from_caller, from_caller
 from treadle.lang.quota import check_priority
-from treadle.runtime.messages import check_name
+from treadle.runtime.commands import check_name
 from treadle.runtime.ports import SystemClock
 from treadle.store.protocol import DefinitionRow
 

@@ -24,8 +24,7 @@ from treadle.kernel.errors import RunExists, RunNotFound, TreadleError, VersionM
 from treadle.kernel.limits import DIAGNOSTICS_PER_RUN_MAX, VALUE_DEPTH_MAX
 from treadle.kernel.model import Started
 from treadle.lang.definition import Definition
-from treadle.runtime.commands import Deliver
-from treadle.runtime.messages import message_to_bytes
+from treadle.runtime.commands import Deliver, message_to_bytes
 from treadle.runtime.ports import NewRun
 from treadle.store.open import open_sqlite, read_sqlite
 from treadle.testing import VirtualClock, toy

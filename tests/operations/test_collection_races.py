@@ -17,8 +17,7 @@ from treadle.kernel.errors import RunFailed
 from treadle.kernel.model import Receipt, make_reference
 from treadle.kernel.values import digest_bytes, encode
 from treadle.runtime.collecting import Collection
-from treadle.runtime.commands import Deliver
-from treadle.runtime.messages import message_to_bytes
+from treadle.runtime.commands import Deliver, message_to_bytes
 from treadle.store.open import open_store
 from treadle.store.protocol import Batch, Message
 from treadle.testing import assert_replays

@@ -19,8 +19,7 @@ from treadle.kernel.errors import DefinitionError, RunFailed, TreadleError
 from treadle.kernel.model import Receipt, make_reference
 from treadle.kernel.values import digest_bytes
 from treadle.lang.retention import NEVER_NS, Retention, kept_until
-from treadle.runtime.commands import Deliver
-from treadle.runtime.messages import message_to_bytes
+from treadle.runtime.commands import Deliver, message_to_bytes
 from treadle.server.app import create_app
 from treadle.store.open import open_store
 from treadle.store.protocol import Batch, Message, RunRow

@@ -20,8 +20,8 @@ import msgspec
 from treadle.kernel.errors import InputInvalid, TreadleError, ValueRefused
 from treadle.kernel.values import encode
 from treadle.lang.duration import instant_text, parse_duration, parse_instant
+from treadle.runtime.commands import OWN_NAMES
 from treadle.runtime.desk import Desk
-from treadle.runtime.messages import OWN_NAMES
 from treadle.runtime.ports import Clock
 from treadle.store.protocol import Reads
 

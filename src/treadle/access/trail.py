@@ -6,7 +6,7 @@ from typing import Any
 
 import msgspec
 
-from treadle.runtime.audit import REFUSED, AuditEntry, shown
+from treadle.runtime.commands import REFUSED, AuditEntry, audit_shown
 from treadle.runtime.desk import Desk
 from treadle.store.protocol import Reads
 
@@ -21,7 +21,7 @@ async def listed(home: AccessHome, **asked: Any) -> list[dict[str, Any]]:
 def rows(reads: Reads, **asked: Any) -> tuple[list[dict[str, Any]], list[int]]:
     """Rows as people see them, and their numbers."""
     found = reads.audit(**asked)
-    return [shown(row) for row in found], [row.no for row in found]
+    return [audit_shown(row) for row in found], [row.no for row in found]
 
 
 async def refused(home: AccessHome, entry: AuditEntry, code: str) -> None:

@@ -19,9 +19,7 @@ from treadle.kernel.model import Cancel, Domain, Event, Patch, Reset, Retry, Sig
 from treadle.kernel.values import encode
 from treadle.lang.handed import check_written
 from treadle.runtime import commands, payloads, traced
-from treadle.runtime.audit import AuditEntry
-from treadle.runtime.commands import Command, Deliver, Operate, Own
-from treadle.runtime.messages import check_entry, message_to_bytes
+from treadle.runtime.commands import AuditEntry, Command, Deliver, Operate, Own, check_entry, message_to_bytes
 
 
 class Origin(msgspec.Struct, frozen=True):

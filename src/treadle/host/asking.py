@@ -14,10 +14,17 @@ from contextlib import suppress
 from typing import Final
 
 from treadle.kernel.errors import PASSING, EngineStopped, TreadleError, Unsupported
-from treadle.runtime.commands import CheckpointSaved, Command, Deliver, Inspect, Operate
+from treadle.runtime.commands import (
+    CheckpointSaved,
+    Command,
+    Deliver,
+    Inspect,
+    Operate,
+    message_to_bytes,
+    reply_from_bytes,
+)
 from treadle.runtime.isolation import known
 from treadle.runtime.mail import unusable
-from treadle.runtime.messages import message_to_bytes, reply_from_bytes
 from treadle.runtime.ports import Ack, Answer, Port
 from treadle.store.protocol import GUEST, Message, Store
 

@@ -22,8 +22,7 @@ from treadle.store.loose import LOOSE_AT_ONCE
 from treadle.store.protocol import Reads, RunRow
 
 from . import bulks, dead_letters, finding, lines, retention
-from .audit import KEPT_NS as AUDIT_KEPT_NS
-from .commands import COLLECT
+from .commands import AUDIT_KEPT_NS, COLLECT
 from .desk import Desk
 from .finding import Found, PastWhen, Pins
 from .registry import Registry

@@ -33,12 +33,12 @@ from .commands import (
     Inspect,
     Operate,
     Progress,
+    message_from_bytes,
 )
 from .hot import Hot, HotRuns
 from .isolation import known
 from .lines import Lines
 from .mail import Mail, unusable
-from .messages import message_from_bytes
 from .narrative import frame_event
 from .ports import Answer, Port
 from .recovery import Recovery

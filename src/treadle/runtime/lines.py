@@ -27,11 +27,10 @@ from treadle.lang.quota import Quota
 from treadle.store.place_rows import Line, PlaceRow
 from treadle.store.protocol import Message, Reads
 
-from .commands import Operate
+from .commands import Operate, message_to_bytes
 from .desk import Desk
 from .hot import BlobCache, Hot
 from .mail import Mail
-from .messages import message_to_bytes
 from .payloads import put_back, refers, started_with
 from .ports import Clock
 from .registry import Registry

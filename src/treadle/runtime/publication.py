@@ -19,12 +19,11 @@ from treadle.store.protocol import GUEST, Message
 
 from .ahead import Ahead
 from .changes import Changes
-from .commands import Deliver, Elsewhere
+from .commands import Deliver, Elsewhere, message_to_bytes
 from .desk import OwnChange
 from .hot import HotRuns
 from .intake import Intake, ProgressQueue
 from .mail import NOTHING, Leftovers, Mail
-from .messages import message_to_bytes
 from .ports import Answer, Port
 from .registry import Registry
 from .staging import RunTurn, Staged, Staging

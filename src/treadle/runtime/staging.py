@@ -33,12 +33,10 @@ from treadle.store.protocol import (
     beside_records,
 )
 
-from .audit import AuditEntry, outcome
-from .commands import Deliver, Operate, Progress
+from .commands import AuditEntry, Deliver, Operate, Progress, audit_row, reply_to_bytes
 from .desk import Change, OwnChange
 from .hot import BlobCache, Expected, Hot
 from .mail import Mail
-from .messages import reply_to_bytes
 from .narrative import numbered
 from .ports import Ack, Answer, Clock, News, Port, Work
 from .shards import Held
@@ -296,7 +294,7 @@ class Answers:
             self.dispose(message, value, error)
 
     def write_down(self, entry: AuditEntry, value: object, error: TreadleError | None) -> None:
-        self._staging.batch.audit.append(outcome(entry, self._clock.now_ns(), value, error))
+        self._staging.batch.audit.append(audit_row(entry, self._clock.now_ns(), value, error))
 
     def tell(self, ack: Ack, value: object, error: TreadleError | None) -> None:
         self._staging.staged.answers.append((ack, value, error))

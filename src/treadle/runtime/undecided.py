@@ -16,10 +16,9 @@ from treadle.kernel.values import Value
 from treadle.store.protocol import GUEST, Message, Reads, RunRow
 
 from .children import PARENT
-from .commands import Deliver, Own
+from .commands import Deliver, Own, message_to_bytes
 from .lines import Lines
 from .mail import Mail
-from .messages import message_to_bytes
 from .narrative import events_of, numbered
 from .opened import join_ids, split_ids
 from .ports import Clock, News

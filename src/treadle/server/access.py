@@ -23,8 +23,7 @@ from starlette.routing import Route as BareRoute
 
 from treadle.access import tokens, trail
 from treadle.access.tokens import AccessHome, TokenRow
-from treadle.runtime.audit import AuditEntry
-from treadle.runtime.messages import OWN_NAMES
+from treadle.runtime.commands import OWN_NAMES, AuditEntry
 
 from .problems import RequestRefused, status_of
 from .rates import RateLimit, address_key

@@ -20,7 +20,7 @@ import httpx
 import jwt
 
 from treadle.kernel.errors import TreadleError, Unsupported
-from treadle.runtime.messages import OWN_NAMES
+from treadle.runtime.commands import OWN_NAMES
 
 from .access import Caller, Login, is_loopback
 from .problems import RequestRefused

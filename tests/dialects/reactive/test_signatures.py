@@ -15,8 +15,7 @@ from treadle import reactive as rx
 from treadle.host.signing import node_signer
 from treadle.kernel.model import Receipt
 from treadle.kernel.values import encode
-from treadle.runtime.commands import Deliver
-from treadle.runtime.messages import reply_from_bytes
+from treadle.runtime.commands import Deliver, reply_from_bytes
 from treadle.store.open import open_sqlite
 
 

@@ -9,11 +9,8 @@ from typing import Any
 import pytest
 
 from treadle.bus.local import LocalBus
-from treadle.host.passage import Asks, LoopAck, ThreadAck
-from treadle.host.passage import CorePort
-from treadle.host.passage import HomeLoop
 from treadle.host.news import Watching
-from treadle.host.passage import Seat
+from treadle.host.passage import Asks, CorePort, HomeLoop, LoopAck, Seat, ThreadAck
 from treadle.kernel.errors import EngineStopped, Unsupported
 from treadle.runtime.commands import Operate
 from treadle.runtime.ports import News, SystemClock

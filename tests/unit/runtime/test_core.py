@@ -37,6 +37,7 @@ from treadle.runtime.commands import (
     FrameSent,
     Inspect,
     Operate,
+    message_to_bytes,
     only_hands_on,
 )
 from treadle.runtime.core import RETRY_AFTER_NS, WARN_EVERY, Core
@@ -44,7 +45,6 @@ from treadle.runtime.deploys import row_of
 from treadle.runtime.desk import Desk, Handing, NoOperations, Operations, OwnChange
 from treadle.runtime.fetching import Beside, at_once
 from treadle.runtime.hot import BlobCache, load_state
-from treadle.runtime.messages import message_to_bytes
 from treadle.runtime.meter import CoreMeter
 from treadle.runtime.ports import Ack, Audience, NewRun, News, Work
 from treadle.runtime.recovery import OFFER

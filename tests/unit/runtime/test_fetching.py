@@ -10,11 +10,10 @@ from treadle.kernel.machine import Machine
 from treadle.kernel.model import Signal, Started
 from treadle.lang.definition import Definition
 from treadle.runtime import keeping
-from treadle.runtime.commands import FORK, FrameSent, Operate
+from treadle.runtime.commands import FORK, FrameSent, Operate, message_to_bytes
 from treadle.runtime.deploys import row_of
 from treadle.runtime.desk import Handing, NoOperations
 from treadle.runtime.fetching import NotAtHand
-from treadle.runtime.messages import message_to_bytes
 from treadle.runtime.ports import NewRun
 from treadle.store.protocol import Batch, Message, VersionRow
 from treadle.testing.sim.drill_machine import DrillMachine

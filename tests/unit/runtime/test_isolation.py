@@ -11,10 +11,9 @@ import pytest
 from treadle.engine import Engine
 from treadle.kernel.errors import TreadleError
 from treadle.kernel.model import Signal
-from treadle.runtime.commands import CheckpointSaved, Deliver, FrameSent
+from treadle.runtime.commands import CheckpointSaved, Deliver, FrameSent, message_to_bytes, reply_from_bytes
 from treadle.runtime.desk import Desk, OwnChange
 from treadle.runtime.effects import Effects
-from treadle.runtime.messages import message_to_bytes, reply_from_bytes
 from treadle.store.protocol import Batch
 from treadle.testing import toy
 

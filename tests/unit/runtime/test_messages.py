@@ -33,15 +33,19 @@ from treadle.kernel.model import (
 from treadle.kernel.values import digest_bytes, encode
 from treadle.lang.handed import for_operation
 from treadle.runtime import collecting, messages, payloads, tasks, traced
-from treadle.runtime.audit import AuditEntry
-from treadle.runtime.commands import Deliver, Inspect, Operate, Own, Sent
-from treadle.runtime.desk import Desk, OwnChange
-from treadle.runtime.messages import (
+from treadle.runtime.commands import (
+    AuditEntry,
+    Deliver,
+    Inspect,
+    Operate,
+    Own,
+    Sent,
     message_from_bytes,
     message_to_bytes,
     reply_from_bytes,
     reply_to_bytes,
 )
+from treadle.runtime.desk import Desk, OwnChange
 from treadle.runtime.ports import NewRun
 from treadle.runtime.recovery import offers
 from treadle.runtime.registry import Registry

@@ -14,11 +14,10 @@ import pytest
 from treadle.kernel.errors import AppendConflict, OwnershipLost, StoreFull, TreadleError
 from treadle.kernel.limits import LIMITS, Limits
 from treadle.kernel.model import Patch, Signal, shard_of
-from treadle.runtime.commands import Deliver, Elsewhere, Operate
+from treadle.runtime.commands import Deliver, Elsewhere, Operate, message_from_bytes
 from treadle.runtime.core import CONFLICTS_MAX
 from treadle.runtime.deploys import row_of
 from treadle.runtime.desk import HANDED_ON, Desk, OwnChange
-from treadle.runtime.messages import message_from_bytes
 from treadle.runtime.ports import Ack
 from treadle.runtime.staging import BLOCK
 from treadle.store.open import open_sqlite

@@ -28,9 +28,8 @@ from treadle.kernel.limits import HOT_RUNS_MAX
 from treadle.kernel.model import Frame, OpenIntent, Receipt, Reset
 from treadle.kernel.values import Value, encode, to_value
 from treadle.lang.duration import parse_duration
-from treadle.runtime.commands import Deliver, FrameSent
+from treadle.runtime.commands import Deliver, FrameSent, message_to_bytes
 from treadle.runtime.hot import Hot
-from treadle.runtime.messages import message_to_bytes
 
 from . import journal, replaying
 from .host import WorldHost

@@ -11,7 +11,7 @@ from unittest.mock import patch
 from msgspec.structs import replace
 
 from treadle.kernel.values import Value, decode_trusted
-from treadle.runtime import messages, recovery
+from treadle.runtime import commands, recovery
 from treadle.runtime.commands import CheckpointSaved, Deliver
 from treadle.runtime.fetching import Fetching, NotAtHand
 from treadle.runtime.hot import Hot
@@ -66,7 +66,7 @@ def who_comes_late_is_told_nothing_of_it() -> Iterator[None]:
 @contextlib.contextmanager
 def messages_of_others_read_as_our_own() -> Iterator[None]:
     """Another process may say what only a run and its engine say to each other."""
-    with patch.object(messages, "_check_foreign", lambda item: None):
+    with patch.object(commands, "_check_foreign", lambda item: None):
         yield
 
 
@@ -74,10 +74,10 @@ def messages_of_others_read_as_our_own() -> Iterator[None]:
 def what_is_unknown_is_passed_over() -> Iterator[None]:
     """A message with a field that nobody knows is taken without it."""
 
-    class Lax(messages._Delivery, kw_only=True, forbid_unknown_fields=False):
+    class Lax(commands._Delivery, kw_only=True, forbid_unknown_fields=False):
         pass
 
-    with patch.object(messages, "_Delivery", Lax):
+    with patch.object(commands, "_Delivery", Lax):
         yield
 
 
@@ -88,7 +88,7 @@ def any_bytes_are_a_message() -> Iterator[None]:
     def trusting(body: bytes, *, levels: int) -> Value:
         return decode_trusted(body)
 
-    with patch.object(messages, "decode", trusting):
+    with patch.object(commands, "decode", trusting):
         yield
 
 

@@ -13,9 +13,17 @@ from treadle.kernel.errors import PASSING, OwnershipLost, TreadleError
 from treadle.kernel.model import Receipt, Started
 from treadle.lang.definition import Definition
 from treadle.runtime import collecting, deploys, keeping
-from treadle.runtime.audit import AuditEntry
-from treadle.runtime.commands import COLLECT, FORK, CheckpointSaved, Deliver, FrameSent, Operate
-from treadle.runtime.messages import message_to_bytes, reply_from_bytes
+from treadle.runtime.commands import (
+    COLLECT,
+    FORK,
+    AuditEntry,
+    CheckpointSaved,
+    Deliver,
+    FrameSent,
+    Operate,
+    message_to_bytes,
+    reply_from_bytes,
+)
 from treadle.runtime.registry import DefinitionFamily, Registry
 from treadle.runtime.tasks import OPEN, Actor, Operation
 from treadle.store.protocol import GUEST, Message, Reads

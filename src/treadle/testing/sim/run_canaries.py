@@ -14,14 +14,13 @@ from treadle.kernel.errors import TreadleError
 from treadle.kernel.model import Started
 from treadle.lang.schedules import Schedule
 from treadle.runtime import admission, finding, schedules, staging
-from treadle.runtime.commands import Deliver
+from treadle.runtime.commands import Deliver, reply_to_bytes
 from treadle.runtime.desk import Desk
 from treadle.runtime.effects import Records
 from treadle.runtime.gate import Gate
 from treadle.runtime.hot import Expected, Hot, HotRuns
 from treadle.runtime.intake import Inbox
 from treadle.runtime.mail import Mail
-from treadle.runtime.messages import reply_to_bytes
 from treadle.runtime.registry import latest
 from treadle.runtime.staging import Answers, Staged, Staging
 from treadle.store import sql

@@ -13,8 +13,7 @@ from msgspec.structs import replace
 
 from treadle.kernel.errors import TreadleError
 from treadle.runtime import document
-from treadle.runtime.audit import AuditEntry, outcome
-from treadle.runtime.commands import Deliver, Operate
+from treadle.runtime.commands import AuditEntry, Deliver, Operate, audit_row
 from treadle.runtime.core import Core
 from treadle.runtime.staging import Answers, Staged, Staging
 from treadle.store.protocol import AuditRow, Batch
@@ -70,7 +69,7 @@ def told_by_the_next_commit() -> Iterator[None]:
     begin = Staging.begin
 
     def late(answers: Answers, entry: AuditEntry, value: Any, error: TreadleError | None) -> None:
-        row = outcome(entry, answers._clock.now_ns(), value, error)
+        row = audit_row(entry, answers._clock.now_ns(), value, error)
         left.setdefault(answers._staging, []).append(row)
 
     def begins(staging: Staging) -> Staged:

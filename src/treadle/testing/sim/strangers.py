@@ -11,8 +11,7 @@ from typing import TYPE_CHECKING, Any, Final
 from treadle.kernel.errors import PASSING, TreadleError
 from treadle.kernel.model import Signal
 from treadle.kernel.values import encode
-from treadle.runtime.commands import Deliver
-from treadle.runtime.messages import message_to_bytes
+from treadle.runtime.commands import Deliver, message_to_bytes
 from treadle.store.protocol import GUEST
 
 from .clients import PATIENCE_NS, Guest, Once

@@ -11,7 +11,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from treadle.kernel.model import Event, Started, event_value
-from treadle.runtime.audit import OK, AuditEntry
+from treadle.runtime.commands import OK, AuditEntry
 
 from .checks import Journals, RunLife, is_about, is_start_of
 
