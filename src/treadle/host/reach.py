@@ -72,6 +72,8 @@ class Reaches:
         self.clock = clock
         # What dialects can be asked for besides events of their runs.
         self.offers = offers
+        # Wakes when a run changes (or ends); for those who then read the store.
+        self.watch = host.watching.watch
 
     async def submit(self, /, run: str, event: Event, **more: Any) -> dict[str, Any]:
         """Hands one event to a run; returns when the decision on it is durable."""

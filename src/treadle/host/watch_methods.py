@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from .news import Watch
 from .reach import Reaches
 
 
@@ -19,10 +18,6 @@ class WatchMethods(Reaches):
         raises is logged and swallowed. An observer that comes back says how far it had got, for the
         runs that are there (`after=17`) or for each it knows (`after={"run-id": 17}`), and misses nothing."""
         self._host.watching.observe(observer, after=after)
-
-    def watch(self, run: str, *, end: bool = False) -> Watch:
-        """Wakes when a run changes (or ends); for those who then read the store."""
-        return self._host.watching.watch(run, end=end)
 
     async def events_after(self, run: str, after: int, record: int = 1) -> list[dict[str, Any]]:
         """A run's events with a higher number than `after`, none of which is in a record before `record`."""

@@ -4,7 +4,6 @@ of the runs of a workflow or of all."""
 from __future__ import annotations
 
 from collections.abc import Mapping
-from functools import lru_cache
 from typing import Any, Final
 
 import msgspec
@@ -25,6 +24,8 @@ class Retention(msgspec.Struct, frozen=True):
     """Ages as they were written, by status; of a status that is not among them nothing is said."""
 
     ages: dict[str, str]
+    # The same in nanoseconds, which each end of a run asks for; NEVER_NS: for ever.
+    ages_ns: dict[str, int]
 
     @staticmethod
     def read(value: object) -> Retention:
@@ -38,31 +39,20 @@ class Retention(msgspec.Struct, frozen=True):
             said = dict(value)
         else:
             said = dict.fromkeys(STATUSES, value)
-        return Retention({status: _age(status, said[status]) for status in STATUSES if status in said})
+        return Retention.of({status: _age(status, said[status]) for status in STATUSES if status in said})
 
     @staticmethod
     def of(value: Mapping[str, Any]) -> Retention:
         """One that was read before, from its stored form."""
-        return Retention({str(status): str(age) for status, age in value.items()})
+        ages = {str(status): str(age) for status, age in value.items()}
+        return Retention(ages, {status: _age_ns(age) for status, age in ages.items()})
 
     def to_value(self) -> dict[str, Any]:
         return dict(self.ages)
 
-    def age_ns(self, status: str) -> int | None:
-        """How long runs that ended so are kept; NEVER_NS: for ever. None: nothing is said of them."""
-        age = self.ages.get(status)
-        return None if age is None else _age_ns(age)
 
-
-@lru_cache(maxsize=1_024)
 def _age_ns(age: str) -> int:
-    """Asked at every end of a run."""
     return NEVER_NS if age == FOREVER else parse_duration(age)
-
-
-def kept_until(ended_ns: int, age_ns: int) -> int:
-    """The date until which a run is kept."""
-    return min(ended_ns + age_ns, NEVER_NS)
 
 
 def _age(status: str, value: object) -> str:

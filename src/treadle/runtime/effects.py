@@ -13,7 +13,6 @@ from treadle.kernel.run import Step
 from treadle.kernel.state import RunState
 from treadle.kernel.tracing import OPTION
 from treadle.lang.alerts import NO_ALERTS
-from treadle.lang.retention import kept_until
 from treadle.store.protocol import TimerRow
 
 from .ahead import Ahead
@@ -27,7 +26,7 @@ from .meter import settled_as
 from .narrative import events_of
 from .opened import join_ids
 from .ports import NewRun, Work
-from .registry import Registry
+from .registry import Registry, kept_until
 from .staging import Answers, Closed, RunTurn, Staging
 from .tasks import Board
 from .timers import Timers

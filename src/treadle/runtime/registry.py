@@ -16,6 +16,7 @@ from treadle.kernel.errors import DefinitionError, UnknownWorkflow, Unsupported
 from treadle.kernel.machine import Machine
 from treadle.kernel.values import Value, encode
 from treadle.lang.alerts import Alerts
+from treadle.lang.retention import NEVER_NS
 from treadle.lang.standing import NO_ORDERS, StandingOrders
 from treadle.store.protocol import Batch, DefinitionRow, Reads, VersionRow
 
@@ -70,6 +71,11 @@ class Loaded(msgspec.Struct, frozen=True):
     def of(row: DefinitionRow, machine: Machine) -> Loaded:
         definition = machine.load(row.body)
         return Loaded(row, machine, definition, machine.retention_ns(definition))
+
+
+def kept_until(ended_ns: int, age_ns: int) -> int:
+    """The date until which a run is kept."""
+    return min(ended_ns + age_ns, NEVER_NS)
 
 
 def version_key(version: str) -> tuple[tuple[tuple[int, int, str], ...], tuple[int, str]]:
@@ -208,7 +214,7 @@ class Registry:
     def retention_ns(self, digest: str, status: str) -> int:
         """How long a run is kept that ended so, as its definition or its dialect says."""
         said = self.orders(digest).retention
-        age_ns = None if said is None else said.age_ns(status)
+        age_ns = None if said is None else said.ages_ns.get(status)
         return self.load(digest).retention_ns if age_ns is None else age_ns
 
     def forget(self, digest: str) -> None:

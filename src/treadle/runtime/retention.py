@@ -10,11 +10,12 @@ from typing import Final
 
 from treadle.kernel.errors import Unsupported
 from treadle.kernel.values import Value, encode
-from treadle.lang.retention import NEVER_NS, Retention, kept_until
+from treadle.lang.retention import NEVER_NS, Retention
 from treadle.store.ages import RETURNED
 from treadle.store.protocol import AgeRule, Reads, RunRow
 
 from .desk import Desk
+from .registry import kept_until
 
 KIND: Final = "retention"
 # The name under which all other workflows are spoken of.
@@ -32,8 +33,7 @@ def rules(reads: Reads, now_ns: int) -> list[AgeRule]:
     spoken = said(reads)
     found: list[AgeRule] = []
     for name, told in spoken.items():
-        for status in told.ages:
-            age_ns = told.age_ns(status) or 0
+        for status, age_ns in told.ages_ns.items():
             others = [other for other in spoken if other != ALL and status in spoken[other].ages]
             ended_by = None if age_ns == NEVER_NS else now_ns - age_ns
             rule = AgeRule(status, ended_by, but=others) if name == ALL else AgeRule(status, ended_by, name)
@@ -49,7 +49,7 @@ def kept_until_ns(reads: Reads, row: RunRow) -> int | None:
     until_ns = row.retain_ns
     spoken = said(reads)
     for name in (ALL, row.workflow):
-        age_ns = spoken[name].age_ns(row.status) if name in spoken else None
+        age_ns = spoken[name].ages_ns.get(row.status) if name in spoken else None
         if age_ns is not None:
             until_ns = kept_until(row.ended_ns, age_ns)
     return None if until_ns == NEVER_NS else until_ns

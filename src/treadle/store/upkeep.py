@@ -5,10 +5,11 @@ from __future__ import annotations
 
 import json
 import weakref
+from abc import ABC, abstractmethod
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any, Final
+from typing import Any
 
-from treadle.kernel.errors import OwnershipLost, Unsupported
+from treadle.kernel.errors import Unsupported
 from treadle.kernel.limits import BLOB_INLINE_BYTES_MAX
 from treadle.kernel.model import shard_of as kernel_shard_of
 
@@ -20,15 +21,13 @@ from .protocol import Message, bounded
 from .reads import SqlReads
 from .taken import PLACED
 
-_EPOCH: Final = "SELECT epoch FROM shards WHERE shard = 0"
-
 
 def marks(columns: str) -> str:
     """A place for the value of each column."""
     return ", ".join("?" * len(columns.split(", ")))
 
 
-class SqlUpkeep(SqlReads):
+class SqlUpkeep(SqlReads, ABC):
     # The shards that this store has claimed, and the epoch of each; how many there are.
     _held: dict[int, int]
     _shards: int
@@ -78,17 +77,9 @@ class SqlUpkeep(SqlReads):
         """Where a run's rows are found; what belongs to no run is on the first shard."""
         return 0 if self._shards == 1 or not run else kernel_shard_of(run, self._shards)
 
+    @abstractmethod
     def _check_epoch(self, tx: Any, shards: Iterable[int]) -> None:
-        """Refuses the transaction unless every shard is still this store's."""
-        if self._shards == 1 and {*shards} <= {0}:
-            wanted, found = self._held or {0: -1}, {0: tx.execute(_EPOCH).fetchone()[0]}
-        else:
-            wanted = {shard: self._held.get(shard, -1) for shard in shards}
-            marked = ", ".join("?" * len(wanted))
-            query = f"SELECT shard, epoch FROM shards WHERE shard IN ({marked})"
-            found = dict(tx.execute(query, tuple(wanted)).fetchall())
-        if found != wanted:
-            raise OwnershipLost(f"this engine held epochs {wanted}; the store is at {found}")
+        """Refuses the transaction unless every shard is still this store's; each commit asks it, too."""
 
     def _note_taken(self, tx: Any) -> None:
         """Before rows are removed."""

@@ -18,7 +18,7 @@ class Asked:
     """A host that writes down what it is asked for, and answers with what it was given."""
 
     def __init__(self, *, home: str | None = None, answer: Any = None) -> None:
-        self.asks = self.reading = self.seat = self
+        self.asks = self.reading = self.seat = self.watching = self
         # As one of several members: at which run a task is decided.
         self.member = home
         self.answer = answer
@@ -27,6 +27,8 @@ class Asked:
     async def operate(self, name: str, body: dict[str, Any], *, home: str = "") -> Any:
         self.operations.append((name, body, home))
         return self.answer or {}
+
+    def watch(self, run: str) -> None: ...
 
     async def read(self, question: Any, *, long: bool = False) -> Any:
         return self.member

@@ -19,6 +19,8 @@ Shortcut = Callable[[TemplateScope], Any]
 
 # What a template hands on as it is.
 _PLAIN: Final = frozenset({str, int, float, bool})
+# Names that a mapping answers to by itself: the first edition of the rules found those before its keys.
+_OF_EVERY_DICT: Final = frozenset(dir(dict))
 
 
 def constant(value: Any) -> Shortcut:
@@ -41,7 +43,7 @@ def keyed(target: Shortcut, name: str, root: str | None) -> Shortcut:
         found = attribute(value, name)
         if found is not MISSING:
             return found
-        if type(value) is dict and not (is_first() and hasattr(dict, name)):
+        if type(value) is dict and not (name in _OF_EVERY_DICT and is_first()):
             return _not_there(obj=value, name=name)
         return value if is_undefined(value) else _of_jinja(value, name)
 
@@ -97,7 +99,7 @@ def defaulted(path: tuple[str, ...], otherwise: Any) -> Shortcut:
     def found_or(scope: TemplateScope) -> object:
         found = scope.resolve(root)
         for key in keys:
-            if type(found) is not dict or is_first():
+            if type(found) is not dict or (key in _OF_EVERY_DICT and is_first()):
                 break
             found = attribute(found, key)
         else:
