@@ -23,7 +23,7 @@ from treadle.dialects.agent.schema import SKILL
 from treadle.kernel.errors import DefinitionError, ValueRefused
 from treadle.kernel.values import encode
 from treadle.lang.duration import parse_duration
-from treadle.lang.json_schema import schema_problem
+from treadle.lang.schema_problems import schema_problem
 
 Handler = Callable[[dict[str, Any], "ToolContext"], Any]
 _SHAPE = Draft202012Validator(SKILL)
