@@ -15,7 +15,6 @@ from treadle.kernel.model import Receipt, is_reference
 from treadle.kernel.values import Value, encode
 
 from . import context
-from .ending import finish, run_error
 from .flow import Flow, new_branch, new_visit, no_usage, visit_of
 from .limits import CUT_BYTES_MAX, CUT_EVENTS_MAX, MERGED_BYTES_MAX, WARNINGS_MAX
 from .model import DEFAULT_PATH, ONLY_PATH, Edge
@@ -224,7 +223,7 @@ def stop_run(flow: Flow, why: str, error: dict[str, Value] | None, *, at: list[V
         branch["visit"] = None
     inside = {at[0] for at in stopped}
     flow.state["resume"] = [*stopped, *(at for at in flow.ready if at[0] not in inside)]
-    finish(flow, error)
+    flow.finish(error)
 
 
 def _cut(flow: Flow, branch: Branch, message: str, *, told: bool) -> None:
@@ -396,7 +395,7 @@ def _route_failed(flow: Flow, branch: Branch, code: str, message: str) -> None:
         code=code if fatal else "ROUTE_FAILED",
         where=node,
     ).to_value()
-    if not fatal and run_error(flow) is not None:
+    if not fatal and flow.failure() is not None:
         error = None
     branch["visit"] = None
     flow.emit("workflow:halted", node=node, reason=f"routing failed: {message}")
@@ -429,7 +428,7 @@ def end_branch(flow: Flow, branch: Branch) -> None:
     if branch["parent"]:
         _arrive(flow, branch, None)
     else:
-        finish(flow)
+        flow.finish()
 
 
 def _fork(flow: Flow, branch: Branch, edges: tuple[Edge, ...]) -> None:

@@ -183,7 +183,7 @@ class AgentWork:
         return Done(value={"stored": await self.payloads.store(job, {**found, **params["extra"]})})
 
     async def _seal(self, job: Job) -> Done:
-        """Puts a slice of a long result onto what is stored of it already; see `ending.py`."""
+        """Puts a slice of a long result onto what is stored of it already; see `sealing.py`."""
         params = job.intent.params
         onto = params["onto"]
         whole = await self.payloads.load(job, onto) if onto is not None else None
