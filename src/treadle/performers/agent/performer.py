@@ -18,7 +18,6 @@ from treadle.dialects.agent.model import Node, Workflow
 from treadle.dialects.agent.visiting import STATUSES
 from treadle.kernel.model import is_reference
 from treadle.kernel.values import Value, encode, to_value
-from treadle.work import at_hand
 from treadle.work.job import Done, Job, StaysOpen
 
 from .api import (
@@ -222,7 +221,7 @@ class AgentWork:
         setup = self._setups.get(params["setup"]["checksum"]) or await self._setup(job)
         provider = self._provider(job)
         model = node.model or workflow.model or _own(provider, "default_model")
-        at_hand.note(gen_ai__request__model=model)
+        _tell_model(job, model)
         tools = NO_TOOLS
         if node.skills:
             tools = node_tools(node, setup.skills)
@@ -400,7 +399,7 @@ class AgentWork:
             question = reflect_question(node.retry, base, data, params["evals"])
             model = model or _own(provider, "default_model")
         counts = {"nth": params["nth"], "node": node.id, "node_nth": params.get("node_nth", 1)}
-        at_hand.note(gen_ai__request__model=model)
+        _tell_model(job, model)
         asked = AskRequest(instruction=question, model=model, **counts)
         reply = reply_of(await provider.ask(asked), AskReply)
         text = await self.payloads.slim(job, text_of(reply.text), DATA_BYTES_MAX)
@@ -426,6 +425,12 @@ def _unpriced(workflow: Workflow, node: Node, model: str | None, reply: TurnRepl
             "let it give `usd` with its usage"
         ]
     return [f"no price is known for {name}: the usd budget does not count it; set TREADLE_PRICES"]
+
+
+def _tell_model(job: Job, model: str | None) -> None:
+    """Who was asked stands in the trace."""
+    if job.span is not None and model:
+        job.span.note({"gen_ai.request.model": model})
 
 
 def _own(provider: Provider, name: str) -> Any:
