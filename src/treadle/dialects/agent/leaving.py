@@ -320,7 +320,10 @@ def follow(flow: Flow, branch: Branch, edge: Edge, reason: str, traced: str) -> 
     counts[pair] = counts.get(pair, 0) + 1
     state["edges"].append({"from": source, "to": target, "reason": traced})
     flow.events.append({"type": "route", "from": source, "to": target, "reason": reason})
-    go(flow, branch, target)
+    if branch["parent"]:
+        go(flow, branch, target)
+    else:
+        flow.ready.append([branch["id"], "enter", target])
 
 
 def set_out(flow: Flow, branch: Branch, how: list[Value]) -> None:

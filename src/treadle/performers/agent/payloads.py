@@ -23,15 +23,13 @@ DATA_BYTES_MAX: Final = 16 * 1024
 KEPT_BYTES_MAX: Final = 128 * 1024
 FOLD_DEPTH: Final = 16
 CACHED_BYTES_MAX: Final = 32 * 1024 * 1024
-
-
-def _is_small(body: bytes, limit: int) -> bool:
-    return len(body) <= limit and b"hchecksum" not in body
+# In the canonical bytes of whatever has a field `checksum`: that could be taken for a reference.
+CHECKSUM: Final = b"hchecksum"
 
 
 def stays_inline(body: bytes, limit: int) -> bool:
     """Whether a value with these canonical bytes is what `Payloads.slim` gives for it."""
-    return _is_small(body, limit) and not may_look_like_ours(body)
+    return len(body) <= limit and CHECKSUM not in body and not may_look_like_ours(body)
 
 
 class Payloads:
@@ -81,7 +79,7 @@ class Payloads:
         if may_look_like_ours(body):
             value = disarmed(value)
             body = encode(value)
-        return value if _is_small(body, limit) else await self.store(job, value)
+        return value if len(body) <= limit and CHECKSUM not in body else await self.store(job, value)
 
     async def items(self, job: Job, items: list[Value]) -> list[Value]:
         """A list of items with every chunk put in place of its reference, oldest first."""

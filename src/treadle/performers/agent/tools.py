@@ -89,8 +89,6 @@ class NodeTools(msgspec.Struct):
 
     def unmatched(self, node: Node) -> list[str]:
         """N9: entries of allow and deny that name no tool are probably misspelt."""
-        if not (node.allow or node.deny):
-            return []
         named = sorted((node.allow or frozenset()) | node.deny)
         return [f"tools: {name!r} matches no tool of this node" for name in named if name not in self.seen]
 
