@@ -241,6 +241,12 @@ def new_visit(node: str, iteration: int) -> VisitState:
     }
 
 
+def new_item(node: str, result: Mapping[str, Value]) -> Item:
+    """What is kept of a visit's result for later nodes (`context`)."""
+    evals = result.get("evals")
+    return [node, result["data"], evals] if evals else [node, result["data"]]
+
+
 def new_state(input: Value) -> AgentState:
     return {
         "input": input,

@@ -14,8 +14,7 @@ from treadle.kernel.errors import ExpressionError, TreadleError
 from treadle.kernel.model import Receipt, is_reference
 from treadle.kernel.values import Value, encode
 
-from . import context
-from .flow import Flow, new_branch, new_visit, no_usage, visit_of
+from .flow import Flow, new_branch, new_item, new_visit, no_usage, visit_of
 from .limits import CUT_BYTES_MAX, CUT_EVENTS_MAX, MERGED_BYTES_MAX, WARNINGS_MAX
 from .model import DEFAULT_PATH, ONLY_PATH, Edge
 from .provider_errors import FATAL, backs_off, code_of, message_of
@@ -52,16 +51,19 @@ def leave(
     state, visit = flow.state, visit_of(branch)
     node = visit["node"]
     if (
-        (only := flow.workflow.only.get(node)) is not None
+        node in flow.workflow.only
         and stop is None
         and not extra
         and not state["halted"]
         and (status != "failed" or not flow.workflow.halt_on_failure)
     ):
-        # Most visits: nothing is to be found out before, and there is one way on.
+        # Most visits: nothing is to be found out before, and there is one way on, or the branch ends.
         _exit(flow, branch, visit, status, data)
         branch["visit"] = None
-        follow(flow, branch, only, only.reason, only.reason)
+        if (only := flow.workflow.only[node]) is None:
+            end_branch(flow, branch)
+        else:
+            follow(flow, branch, only, only.reason, only.reason)
         return
     dry = state["dry"] and is_decision(flow.workflow, node)
     over = None
@@ -273,15 +275,15 @@ def _record(flow: Flow, branch: Branch, node: str, result: dict[str, Value]) -> 
     size = len(encode(result))
     flow.bytes += size
     state["bytes"] += size
-    item = context.item_of(node, result)
+    item = new_item(node, result)
     branch["data"][node] = item
     branch["own"].append(item)
-    if flow.workflow.nodes[node].declared:
+    if declared := flow.workflow.nodes[node].declared:
         if result["status"] == "skipped" and not flow.is_old:
             state["missing"].pop(node, None)  # it was never to emit anything
             return
-        missing = context.missing_keys(flow.workflow, node, flow.load(result["data"]))
-        if missing:
+        data = flow.load(result["data"])
+        if isinstance(data, dict) and (missing := [name for name in declared if name not in data]):
             state["missing"][node] = missing
         else:
             state["missing"].pop(node, None)

@@ -14,8 +14,7 @@ from treadle.kernel.model import Cancel, Context, Continue, Decision, Event, Pat
 from treadle.kernel.values import Value
 
 from . import judging, leaving, returned, sealing, visiting
-from .context import item_of
-from .flow import Flow, new_state, visit_of
+from .flow import Flow, new_item, new_state, visit_of
 from .limits import RESULT_INLINE_BYTES_MAX, TRACE_STEP_BYTES
 from .model import Workflow, load
 from .raised_budgets import patch_budget, raise_budget
@@ -304,7 +303,7 @@ def _gather(flow: Flow) -> None:
     state = flow.state
     root = _at_rest(state)
     for id in dict.fromkeys(step["node"] for step in state["steps"]):
-        item = item_of(id, state["results"][id])
+        item = new_item(id, state["results"][id])
         if root["data"].get(id) != item:
             root["data"][id] = item
             root["own"].append(item)

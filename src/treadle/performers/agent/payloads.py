@@ -13,6 +13,7 @@ from collections.abc import Mapping
 from typing import Any, Final
 
 from treadle.dialects.agent.context import entry, evals_of
+from treadle.dialects.agent.limits import ITEMS_INLINE_BYTES_MAX, ITEMS_INLINE_MAX
 from treadle.kernel.model import disarmed, is_reference, may_look_like_ours
 from treadle.kernel.values import Value, digest, encode
 from treadle.work.job import Job
@@ -30,6 +31,13 @@ CHECKSUM: Final = b"hchecksum"
 def stays_inline(body: bytes, limit: int) -> bool:
     """Whether a value with these canonical bytes is what `Payloads.slim` gives for it."""
     return len(body) <= limit and CHECKSUM not in body and not may_look_like_ours(body)
+
+
+def wants_chunk(own: list[Value]) -> bool:
+    """Whether a list of own items should be stored as a chunk before it travels again."""
+    if len(own) <= 1 and (not own or is_reference(own[0])):
+        return False
+    return len(own) > ITEMS_INLINE_MAX or len(encode(own)) > ITEMS_INLINE_BYTES_MAX
 
 
 class Payloads:

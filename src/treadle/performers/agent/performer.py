@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from typing import Any, Final
 
 from treadle.dialects.agent import routing, sources
-from treadle.dialects.agent.context import routing_view, wants_chunk
+from treadle.dialects.agent.context import routing_view
 from treadle.dialects.agent.evals import judge_question, reflect_question
 from treadle.dialects.agent.model import Node, Workflow
 from treadle.dialects.agent.visiting import STATUSES
@@ -34,7 +34,7 @@ from .api import (
 )
 from .functions import FunctionWork
 from .models import prices
-from .payloads import DATA_BYTES_MAX, PART_BYTES_MAX, Payloads, stays_inline
+from .payloads import DATA_BYTES_MAX, PART_BYTES_MAX, Payloads, stays_inline, wants_chunk
 from .questions import QUESTION
 from .replies import checked_calls, reply_of, status_of, storable, text_of, usage_of, written
 from .skill_finding import Skills, Values, recorded
