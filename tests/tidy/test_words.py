@@ -27,7 +27,7 @@ TEXTS = {"args", "message", "msg", "reason", "problem", "__str__", "__repr__"}
 # Where a library's words are shown, and why none of them is recorded by what decides.
 SHOWN = {
     "kernel/history.py": "the words of REPLAY_DIFFERS are told, not recorded",
-    "lang/json_schema.py": "a schema that is none is refused before there is a run",
+    "lang/schema_problems.py": "a schema that is none is refused before there is a run",
     "dialects/agent/check.py": "a definition is checked before there is a run",
     "dialects/agent/sources.py": "a source is checked before there is a run",
     "dialects/agent/evals.py": "runs that 0.1.0 began keep the words it recorded",

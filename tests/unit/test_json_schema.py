@@ -11,9 +11,9 @@ from jsonschema import Draft202012Validator
 from referencing.exceptions import Unresolvable
 
 from treadle.lang import json_schema
-from treadle.lang.json_schema import syntax_problem, validator
+from treadle.lang.json_schema import KEYWORDS, validator
 from treadle.lang.patterns import PatternError, TooMuchWork
-from treadle.lang.schema_keywords import KEYWORDS
+from treadle.lang.schema_problems import syntax_problem
 
 HOSTILE = "^(a+)+$"
 TEXT = "a" * 60 + "!"

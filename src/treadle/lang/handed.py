@@ -48,14 +48,22 @@ def for_operation(value: object) -> Value:
 
 def copied_from_caller(value: object) -> tuple[Value, bytes]:
     """`from_caller`, and the canonical bytes of what it gives."""
-    check_written(value)
+    if _is_flat(value):
+        return values.copied(value)  # it is not deep either
+    _check_nested(value)
     return values.copied_from_caller(value)
 
 
 def check_written(value: object) -> None:
     """Refuses a value that holds the same parts again and again, beyond all measure. Asked where somebody's own code
     hands something in; what was read from bytes holds nothing twice."""
-    if not isinstance(value, _NESTS) or _is_flat(value) or _is_modest(value):
+    if not _is_flat(value):
+        _check_nested(value)
+
+
+def _check_nested(value: object) -> None:
+    """`check_written`, of what is not flat."""
+    if not isinstance(value, _NESTS) or _is_modest(value):
         return
     written, distinct = _sizes(value)
     if written > WRITTEN_BYTES_MIN and written > WRITTEN_TIMES_MAX * distinct:
@@ -66,7 +74,7 @@ def check_written(value: object) -> None:
         )
 
 
-def _is_flat(value: _Nest) -> bool:
+def _is_flat(value: Any) -> bool:
     """Whether a value holds nothing but a few texts and numbers: were they all the same one, it would not be so many
     times larger written out. Most are like this, and it is quickly seen."""
     if type(value) not in (dict, list) or len(value) > WRITTEN_TIMES_MAX:

@@ -50,13 +50,6 @@ def traceparent() -> str | None:
     return None if (job := _JOB.get()) is None else job.traceparent
 
 
-def note(**attributes: str | int | None) -> None:
-    """Something that a trace says of the job at hand; `__` stands for a dot. Names and counts, never values."""
-    job = _JOB.get()
-    if job is not None and job.span is not None:
-        job.span.note({name.replace("__", "."): value for name, value in attributes.items() if value})
-
-
 @contextmanager
 def calling(span: WorkSpan, tool: str, attempt: int) -> Iterator[ToolSpan]:
     """A call of a tool on behalf of the job at hand, which is traced."""

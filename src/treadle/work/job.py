@@ -10,13 +10,16 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Mapping
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 import msgspec
 
 from treadle.kernel.model import OpenIntent, ReceiptStatus
 from treadle.kernel.stops import is_stop
 from treadle.kernel.values import Value
+
+if TYPE_CHECKING:
+    from treadle.telemetry.tracer import WorkSpan
 
 
 def is_revoked(error: BaseException) -> bool:
@@ -59,6 +62,8 @@ class Job(Protocol):
     options: Mapping[str, Any]
     # The last checkpoint that was saved by an earlier attempt, or None.
     checkpoint: Value
+    # Where it is traced here: what a trace says of it besides, a performer notes there. Names and counts, never values.
+    span: WorkSpan | None
 
     @property
     def idempotency_key(self) -> str:

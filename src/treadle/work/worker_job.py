@@ -124,7 +124,8 @@ class WorkerJob:
     async def progress(self, type: str, value: Value = None, /, **data: Value) -> None:
         shown = data if value is None else value
         check_written(shown)
-        kind, clean = self._worker.vault.redactor.value(to_value([str(type), shown]))
+        frame, redactor = to_value([str(type), shown]), self._worker.vault.redactor
+        kind, clean = redactor.value(frame) if redactor.knows else frame
         self._frames += 1
         self._say(FrameSent(self.run, self.intent.id, self._frames, kind, clean))
 
@@ -205,7 +206,8 @@ class WorkerJob:
 
     def _written(self, value: Value, schema_hint: str | None) -> tuple[dict[str, Any], dict[str, bytes]]:
         blobs: dict[str, bytes] = {}
-        body = encode(self._worker.vault.redactor.value(value))
+        redactor = self._worker.vault.redactor
+        body = encode(redactor.value(value) if redactor.knows else value)
         return put_away(body, blobs, schema_hint=schema_hint), blobs
 
     async def load_definition(self) -> Any:

@@ -33,6 +33,7 @@ class FakeJob:
         self.run, self.workflow, self.definition = play.driver.id, "wf", play.driver.digest
         self.options = play.options
         self.checkpoint = play.checkpoints.get(intent.id)
+        self.span = None
 
     @property
     def idempotency_key(self) -> str:

@@ -8,12 +8,12 @@ import importlib.util
 import json
 import logging
 from collections.abc import AsyncIterator
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import duckdb
 import pytest
+from msgspec import structs
 
 from treadle import Engine
 from treadle.agent import ToolContext
@@ -38,6 +38,11 @@ def ctx(base: Path, **config: str) -> ToolContext:
         progress=lambda text: None,
         base=str(base),
     )
+
+
+def test_what_a_handler_knows_can_be_printed_without_its_settings(tmp_path):
+    context = structs.replace(ctx(tmp_path, KEY="s3cret"), _options={"secrets": "/where/they/are"})
+    assert repr(context) == "ToolContext(run_id='r', node='n')"
 
 
 async def use(skill: Any, tool: str, input: dict[str, Any], context: ToolContext) -> Any:
@@ -294,7 +299,7 @@ def kept(tmp_path: Path) -> tuple[Path, ToolContext]:
         (tmp_path / "data" / name).write_text("a,b\n1,2\n")
     (tmp_path / "data" / "sub" / "link.csv").symlink_to(tmp_path / "data" / "t.db")
     given = {"secrets": f"{tmp_path}/data/given.yaml", "model": f"scripted:{tmp_path}/data/script.json"}
-    return tmp_path / "data" / "t.db", replace(ctx(tmp_path), _options=given)
+    return tmp_path / "data" / "t.db", structs.replace(ctx(tmp_path), _options=given)
 
 
 async def test_the_store_and_keys_are_not_for_models(kept, tmp_path):

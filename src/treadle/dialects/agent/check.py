@@ -13,10 +13,10 @@ from typing import Any, Final
 from treadle.kernel.errors import DefinitionError, ValueRefused
 from treadle.kernel.values import Value, encode
 from treadle.lang.duration import parse_duration
-from treadle.lang.json_schema import schema_problem
 from treadle.lang.patterns import PatternError, compile_pattern
 from treadle.lang.pools import POOL_HINT, is_pool
 from treadle.lang.problems import Problems
+from treadle.lang.schema_problems import schema_problem
 from treadle.lang.text import Path as Where
 
 from . import conditions

@@ -16,26 +16,11 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from treadle.kernel.model import is_reference
-from treadle.kernel.values import Value, encode
+from treadle.kernel.values import Value
 
-from .limits import ITEMS_INLINE_BYTES_MAX, ITEMS_INLINE_MAX
 from .model import Workflow
 
 Item = Any
-
-
-def wants_chunk(own: list[Item]) -> bool:
-    """Whether a list of own items should be stored as a chunk before it travels again."""
-    if len(own) <= 1 and (not own or is_reference(own[0])):
-        return False
-    return len(own) > ITEMS_INLINE_MAX or len(encode(own)) > ITEMS_INLINE_BYTES_MAX
-
-
-def item_of(node: str, result: Mapping[str, Value]) -> Item:
-    """What is kept of a visit's result for later nodes."""
-    evals = result.get("evals")
-    return [node, result["data"], evals] if evals else [node, result["data"]]
 
 
 def evals_of(item: Item) -> list[dict[str, Value]] | None:
@@ -64,9 +49,3 @@ def routing_view(workflow: Workflow, context: Mapping[str, Value]) -> dict[str, 
             shown["evals"] = data["evals"]
         view[key] = shown
     return view
-
-
-def missing_keys(workflow: Workflow, node: str, data: Value) -> list[str]:
-    """Declared keys that a node did not emit: the router is shown null for them (B14)."""
-    declared = workflow.nodes[node].declared
-    return [name for name in declared if name not in data] if isinstance(data, dict) else []

@@ -45,7 +45,7 @@ def check_output(node: Node, data: Value, *, old: bool = False) -> dict[str, Val
     try:
         errors = [
             f"{'.'.join(map(str, error.absolute_path)) or 'data'}: {error.message}"
-            for error in node.validator.iter_errors(data, PatternBudget(first=old))
+            for error in node.validator.iter_errors(data, PatternBudget(first=True) if old else None)
         ]
     except Exception as error:  # a schema may refer to what does not exist, or recurse without end
         errors = [f"the output schema cannot be applied: {error if old else why_not_applied(error)}"]
@@ -60,7 +60,9 @@ def decided(
     """A value or function evaluator's verdict. `tells` why calls failed; runs of 0.1.0 did not, and
     counted the work of patterns otherwise."""
     rule = evaluator.rule
-    found = problems_of(rule.required, rule.matches, data, old=not tells)
+    found = []
+    if rule.required or rule.matches:
+        found = problems_of(rule.required, rule.matches, data, old=not tells)
     done = {call["tool"] for call in calls if "error" not in call}
     seen = {call["tool"] for call in calls}
     if rule.any_called and not any(tool in done for tool in rule.any_called):

@@ -11,8 +11,10 @@ from typing import Final
 
 import msgspec
 
+from treadle.kernel.brief import brief
+from treadle.kernel.errors import TreadleError
 from treadle.kernel.limits import INT_MAX
-from treadle.kernel.model import Context, Decision, Intent, is_reference
+from treadle.kernel.model import Context, Decision, Intent, Status, is_reference
 from treadle.kernel.values import Value
 
 from .context import entry, evals_of
@@ -149,6 +151,34 @@ class Flow(msgspec.Struct):
             add_usage(visit_of(branch)["usage"], usage)
             add_usage(visit_of(branch)["spent"], usage)
 
+    def finish(self, error: dict[str, Value] | None = None) -> None:
+        """The run ends after this step, whatever else is open."""
+        self.ending = error or {}
+        self.ready.clear()
+
+    def failure(self) -> dict[str, Value] | None:
+        """A run has failed if a node's final result is failed; the first such node is named."""
+        results = self.state["results"]
+        for step in self.state["steps"]:
+            result = results[step["node"]]
+            if result["status"] == "failed":
+                data = self.load(result["data"])
+                said = data.get("error") if isinstance(data, dict) else None
+                message = f"{step['node']} failed: {said}" if said else f"{step['node']} failed"
+                error = TreadleError(message, cls="user", code="NODE_FAILED", where=step["node"])
+                return brief(error.to_value())
+        return None
+
+    def close(self, error: dict[str, Value] | None, results: Value, result: Value) -> None:
+        """The run ends with this step."""
+        self.intents.clear()
+        self.emit("workflow:end", results=results)
+        status: Status = "failed" if error else "completed"
+        self.state["ended"] = status
+        self.decision = Decision(
+            state=self.state, events=self.events, status=status, result=result, error=error
+        )
+
 
 def no_usage() -> UsageState:
     return {"input_tokens": 0, "output_tokens": 0, "usd": 0.0}
@@ -209,6 +239,12 @@ def new_visit(node: str, iteration: int) -> VisitState:
         "evals": [],
         "bytes": 0,
     }
+
+
+def new_item(node: str, result: Mapping[str, Value]) -> Item:
+    """What is kept of a visit's result for later nodes (`context`)."""
+    evals = result.get("evals")
+    return [node, result["data"], evals] if evals else [node, result["data"]]
 
 
 def new_state(input: Value) -> AgentState:

@@ -14,9 +14,7 @@ from treadle.kernel.errors import ExpressionError, TreadleError
 from treadle.kernel.model import Receipt, is_reference
 from treadle.kernel.values import Value, encode
 
-from . import context
-from .ending import finish, run_error
-from .flow import Flow, new_branch, new_visit, no_usage, visit_of
+from .flow import Flow, new_branch, new_item, new_visit, no_usage, visit_of
 from .limits import CUT_BYTES_MAX, CUT_EVENTS_MAX, MERGED_BYTES_MAX, WARNINGS_MAX
 from .model import DEFAULT_PATH, ONLY_PATH, Edge
 from .provider_errors import FATAL, backs_off, code_of, message_of
@@ -53,16 +51,19 @@ def leave(
     state, visit = flow.state, visit_of(branch)
     node = visit["node"]
     if (
-        (only := flow.workflow.only.get(node)) is not None
+        node in flow.workflow.only
         and stop is None
         and not extra
         and not state["halted"]
         and (status != "failed" or not flow.workflow.halt_on_failure)
     ):
-        # Most visits: nothing is to be found out before, and there is one way on.
+        # Most visits: nothing is to be found out before, and there is one way on, or the branch ends.
         _exit(flow, branch, visit, status, data)
         branch["visit"] = None
-        follow(flow, branch, only, only.reason, only.reason)
+        if (only := flow.workflow.only[node]) is None:
+            end_branch(flow, branch)
+        else:
+            follow(flow, branch, only, only.reason, only.reason)
         return
     dry = state["dry"] and is_decision(flow.workflow, node)
     over = None
@@ -224,7 +225,7 @@ def stop_run(flow: Flow, why: str, error: dict[str, Value] | None, *, at: list[V
         branch["visit"] = None
     inside = {at[0] for at in stopped}
     flow.state["resume"] = [*stopped, *(at for at in flow.ready if at[0] not in inside)]
-    finish(flow, error)
+    flow.finish(error)
 
 
 def _cut(flow: Flow, branch: Branch, message: str, *, told: bool) -> None:
@@ -274,15 +275,15 @@ def _record(flow: Flow, branch: Branch, node: str, result: dict[str, Value]) -> 
     size = len(encode(result))
     flow.bytes += size
     state["bytes"] += size
-    item = context.item_of(node, result)
+    item = new_item(node, result)
     branch["data"][node] = item
     branch["own"].append(item)
-    if flow.workflow.nodes[node].declared:
+    if declared := flow.workflow.nodes[node].declared:
         if result["status"] == "skipped" and not flow.is_old:
             state["missing"].pop(node, None)  # it was never to emit anything
             return
-        missing = context.missing_keys(flow.workflow, node, flow.load(result["data"]))
-        if missing:
+        data = flow.load(result["data"])
+        if isinstance(data, dict) and (missing := [name for name in declared if name not in data]):
             state["missing"][node] = missing
         else:
             state["missing"].pop(node, None)
@@ -321,7 +322,10 @@ def follow(flow: Flow, branch: Branch, edge: Edge, reason: str, traced: str) -> 
     counts[pair] = counts.get(pair, 0) + 1
     state["edges"].append({"from": source, "to": target, "reason": traced})
     flow.events.append({"type": "route", "from": source, "to": target, "reason": reason})
-    go(flow, branch, target)
+    if branch["parent"]:
+        go(flow, branch, target)
+    else:
+        flow.ready.append([branch["id"], "enter", target])
 
 
 def set_out(flow: Flow, branch: Branch, how: list[Value]) -> None:
@@ -396,7 +400,7 @@ def _route_failed(flow: Flow, branch: Branch, code: str, message: str) -> None:
         code=code if fatal else "ROUTE_FAILED",
         where=node,
     ).to_value()
-    if not fatal and run_error(flow) is not None:
+    if not fatal and flow.failure() is not None:
         error = None
     branch["visit"] = None
     flow.emit("workflow:halted", node=node, reason=f"routing failed: {message}")
@@ -429,7 +433,7 @@ def end_branch(flow: Flow, branch: Branch) -> None:
     if branch["parent"]:
         _arrive(flow, branch, None)
     else:
-        finish(flow)
+        flow.finish()
 
 
 def _fork(flow: Flow, branch: Branch, edges: tuple[Edge, ...]) -> None:

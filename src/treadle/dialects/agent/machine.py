@@ -13,9 +13,9 @@ from treadle.kernel.machine import Machine, Traits
 from treadle.kernel.model import Cancel, Context, Continue, Decision, Event, Patch, Receipt, Retry, Started
 from treadle.kernel.values import Value
 
-from . import ending, judging, leaving, returned, visiting
-from .context import item_of
-from .flow import Flow, new_state, visit_of
+from . import judging, leaving, returned, sealing, visiting
+from .flow import Flow, new_item, new_state, visit_of
+from .limits import RESULT_INLINE_BYTES_MAX, TRACE_STEP_BYTES
 from .model import Workflow, load
 from .raised_budgets import patch_budget, raise_budget
 from .sources import texts_of
@@ -71,11 +71,11 @@ class AgentMachine(Machine):
         leaving.stop_run(flow, event.reason or "cancelled", None)
         decision = super().cancel(definition, state, event, ctx)
         # A cancel cannot wait until a long result is sealed; `show` has all of it either way.
-        results = state["results"] if ending.fits(state) else {}
+        results = state["results"] if _fits(state) else {}
         flow.emit("workflow:end", results=results)
         decision.events = flow.events
-        if ending.fits(state):
-            decision.result = {"results": results, "trace": ending.trace(state)}
+        if _fits(state):
+            decision.result = {"results": results, "trace": _trace(state)}
         return decision
 
     def compatible(self, definition: Workflow, state: AgentState) -> str | None:
@@ -95,7 +95,7 @@ class AgentMachine(Machine):
 
     def view(self, definition: Workflow, state: AgentState) -> dict[str, Value]:
         return {
-            "state": {"results": state["results"], "trace": ending.trace(state)},
+            "state": {"results": state["results"], "trace": _trace(state)},
             "stats": {"usage": state["usage"], "steps": len(state["steps"]), "retries": state["retries"]},
             "nodes": {visit_of(branch)["node"]: visit_of(branch)["stage"] for branch in _active(state)},
         }
@@ -131,12 +131,48 @@ def _decided(flow: Flow) -> Decision:
         if flow.full:
             more = {"ending": flow.ending}
         else:
-            ending.end(flow, flow.ending or None)
+            _end(flow, flow.ending or None)
     elif flow.ready:
         more = {"ready": flow.ready}
     if flow.decision is not None:
         return flow.decision
     return Decision(state=flow.state, events=flow.events, intents=flow.intents, cancel=flow.cancel, more=more)
+
+
+def _end(flow: Flow, error: dict[str, Value] | None) -> None:
+    """Ends the run now, or begins to seal what is too large for one record."""
+    state = flow.state
+    error = error or flow.failure()
+    if not state["resume"]:
+        _at_rest(state)
+    if _fits(state):
+        flow.close(error, state["results"], {"results": state["results"], "trace": _trace(state)})
+    else:
+        sealing.begin(flow, error)
+
+
+def _at_rest(state: AgentState) -> Branch:
+    """The first branch stays, in case a person sends the run on."""
+    root: Branch = state["branches"]["0"]
+    root["visit"] = root["paused"] = None
+    state["branches"], state["groups"] = {"0": root}, {}
+    return root
+
+
+def _fits(state: AgentState) -> bool:
+    """Whether results and trace are small enough to stand in one record."""
+    size: int = state["bytes"] + TRACE_STEP_BYTES * len(state["steps"])
+    return size <= RESULT_INLINE_BYTES_MAX
+
+
+def _trace(state: AgentState) -> dict[str, Value]:
+    """What people read of a run's way."""
+    return {
+        "steps": state["steps"],
+        "edges": state["edges"],
+        "sources": state["sources"],
+        "usage": state["usage"],
+    }
 
 
 def _settled(flow: Flow, receipt: Receipt) -> None:
@@ -146,7 +182,7 @@ def _settled(flow: Flow, receipt: Receipt) -> None:
         _set_up(flow, receipt)
         return
     if intent.ref == "seal":
-        ending.on_sealed(flow, receipt)
+        sealing.on_sealed(flow, receipt)
         return
     branch = flow.state["branches"][intent.ref]
     if intent.kind == "model":
@@ -195,7 +231,7 @@ def _set_up(flow: Flow, receipt: Receipt) -> None:
     value = flow.load(receipt.value)
     if receipt.status != "ok" or not isinstance(value, dict):
         error = receipt.error or TreadleError("the Sources could not be resolved").to_value()
-        ending.finish(flow, error)
+        flow.finish(error)
         return
     flow.state["setup"], flow.state["texts"] = value["setup"], texts_of(flow.workflow)
     flow.state["sources"] = value["sources"]
@@ -265,9 +301,9 @@ def _failed(state: AgentState, node: str) -> bool:
 def _gather(flow: Flow) -> None:
     """One branch is left, which has seen everything: also what ran on branches that never joined."""
     state = flow.state
-    root = ending.at_rest(state)
+    root = _at_rest(state)
     for id in dict.fromkeys(step["node"] for step in state["steps"]):
-        item = item_of(id, state["results"][id])
+        item = new_item(id, state["results"][id])
         if root["data"].get(id) != item:
             root["data"][id] = item
             root["own"].append(item)

@@ -165,10 +165,13 @@ class Workflow:
         return {node: tuple(edges) for node, edges in found.items()}
 
     @cached_property
-    def only(self) -> dict[str, Edge]:
-        """The one way on from a node, where there is nothing to ask, to test or to count: most nodes have it."""
-        ways = {node: edges[0] for node, edges in self.out.items() if len(edges) == 1}
-        return {node: edge for node, edge in ways.items() if edge.plain and edge.limit is None}
+    def only(self) -> dict[str, Edge | None]:
+        """The one way on from a node, or None where it leads nowhere, of those where there is nothing to ask, to test or
+        to count: most nodes."""
+        ways = {node: edges[0] if edges else None for node, edges in self.out.items() if len(edges) <= 1}
+        return {
+            node: edge for node, edge in ways.items() if edge is None or (edge.plain and edge.limit is None)
+        }
 
     @cached_property
     def tested(self) -> frozenset[str]:

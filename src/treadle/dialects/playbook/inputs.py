@@ -22,7 +22,7 @@ def check_schema(reader: Reader, metadata: dict[str, Value]) -> None:
     """That it is a JSON Schema at all, at deploy time."""
     if (schema := metadata.get("input_schema")) is None:
         return
-    from treadle.lang.json_schema import schema_problem  # the library costs 50 ms to import
+    from treadle.lang.schema_problems import schema_problem  # the library costs 50 ms to import
 
     if (found := schema_problem(schema)) is not None:
         place, message = found

@@ -20,7 +20,7 @@ QUOTED_CHARS_MAX: Final = 200
 
 def schema_problem(schema: Value) -> str | None:
     """Why a schema is not one, or None."""
-    from treadle.lang.json_schema import syntax_problem
+    from treadle.lang.schema_problems import syntax_problem
 
     if not isinstance(schema, dict | bool):
         return "a schema is a mapping"

@@ -99,8 +99,8 @@ class Agents:
                 pure=self._is_pure,
                 reads=True,
             ),
-            Performs("call", self.work.call),
-            Performs("route", self.work.route, at_once=self._answers_at_once),
+            Performs("call", self.work.call, reads=True),
+            Performs("route", self.work.route, at_once=self._answers_at_once, reads=True),
             Performs("ask", self.work.ask, at_once=self._answers_at_once),
         ]
 

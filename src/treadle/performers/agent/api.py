@@ -37,8 +37,8 @@ class ProviderError(TreadleError):
         super().__init__(message, code=code, details=details)
 
 
-@dataclass(frozen=True, slots=True)
-class ToolSpec:
+# Structs: some of these are made with every turn.
+class ToolSpec(msgspec.Struct, frozen=True):
     """A tool as the model is told of it."""
 
     name: str
@@ -58,7 +58,6 @@ async def _silent(message: str) -> None:
     return None
 
 
-# Structs: one of each is made with every turn.
 class TurnRequest(msgspec.Struct, kw_only=True):
     """One answer of the model at a node.
 
@@ -99,8 +98,7 @@ class TurnReply(msgspec.Struct, kw_only=True):
     native: Value = None
 
 
-@dataclass(slots=True, kw_only=True)
-class ChooseRequest:
+class ChooseRequest(msgspec.Struct, kw_only=True):
     node: str
     iteration: int
     nth: int
@@ -110,16 +108,14 @@ class ChooseRequest:
     context: Callable[[], Awaitable[dict[str, Any]]] = _no_context
 
 
-@dataclass(slots=True, kw_only=True)
-class ChooseReply:
+class ChooseReply(msgspec.Struct, kw_only=True):
     """`choice` is the id of a choice, or None for none of them."""
 
     choice: Value = None
-    usage: dict[str, Any] = field(default_factory=dict)
+    usage: dict[str, Any] = {}
 
 
-@dataclass(slots=True, kw_only=True)
-class AskRequest:
+class AskRequest(msgspec.Struct, kw_only=True):
     """`nth` counts the questions of the run, `node_nth` those of the node."""
 
     instruction: str
@@ -129,10 +125,9 @@ class AskRequest:
     node_nth: int = 1
 
 
-@dataclass(slots=True, kw_only=True)
-class AskReply:
+class AskReply(msgspec.Struct, kw_only=True):
     text: str = ""
-    usage: dict[str, Any] = field(default_factory=dict)
+    usage: dict[str, Any] = {}
 
 
 class Provider(Protocol):

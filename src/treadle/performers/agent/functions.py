@@ -13,7 +13,6 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Final
 
-from treadle.dialects.agent.context import wants_chunk
 from treadle.kernel.errors import TreadleError
 from treadle.kernel.values import Value, to_value
 from treadle.lang.handed import check_written
@@ -23,7 +22,7 @@ from treadle.work.job import Done, Job, StaysOpen, is_revoked
 from treadle.work.raised import named
 
 from .handlers import progress_of, run_handler
-from .payloads import DATA_BYTES_MAX, Payloads
+from .payloads import DATA_BYTES_MAX, Payloads, wants_chunk
 from .skill import CleanLogger, SkillTool, ToolContext
 
 log = logging.getLogger("treadle.agent")

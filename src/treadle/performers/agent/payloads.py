@@ -13,6 +13,7 @@ from collections.abc import Mapping
 from typing import Any, Final
 
 from treadle.dialects.agent.context import entry, evals_of
+from treadle.dialects.agent.limits import ITEMS_INLINE_BYTES_MAX, ITEMS_INLINE_MAX
 from treadle.kernel.model import disarmed, is_reference, may_look_like_ours
 from treadle.kernel.values import Value, digest, encode
 from treadle.work.job import Job
@@ -23,15 +24,20 @@ DATA_BYTES_MAX: Final = 16 * 1024
 KEPT_BYTES_MAX: Final = 128 * 1024
 FOLD_DEPTH: Final = 16
 CACHED_BYTES_MAX: Final = 32 * 1024 * 1024
-
-
-def _is_small(body: bytes, limit: int) -> bool:
-    return len(body) <= limit and b"hchecksum" not in body
+# In the canonical bytes of whatever has a field `checksum`: that could be taken for a reference.
+CHECKSUM: Final = b"hchecksum"
 
 
 def stays_inline(body: bytes, limit: int) -> bool:
     """Whether a value with these canonical bytes is what `Payloads.slim` gives for it."""
-    return _is_small(body, limit) and not may_look_like_ours(body)
+    return len(body) <= limit and CHECKSUM not in body and not may_look_like_ours(body)
+
+
+def wants_chunk(own: list[Value]) -> bool:
+    """Whether a list of own items should be stored as a chunk before it travels again."""
+    if len(own) <= 1 and (not own or is_reference(own[0])):
+        return False
+    return len(own) > ITEMS_INLINE_MAX or len(encode(own)) > ITEMS_INLINE_BYTES_MAX
 
 
 class Payloads:
@@ -81,7 +87,7 @@ class Payloads:
         if may_look_like_ours(body):
             value = disarmed(value)
             body = encode(value)
-        return value if _is_small(body, limit) else await self.store(job, value)
+        return value if len(body) <= limit and CHECKSUM not in body else await self.store(job, value)
 
     async def items(self, job: Job, items: list[Value]) -> list[Value]:
         """A list of items with every chunk put in place of its reference, oldest first."""

@@ -12,13 +12,12 @@ from dataclasses import dataclass, field
 from typing import Any, Final
 
 from treadle.dialects.agent import routing, sources
-from treadle.dialects.agent.context import routing_view, wants_chunk
+from treadle.dialects.agent.context import routing_view
 from treadle.dialects.agent.evals import judge_question, reflect_question
 from treadle.dialects.agent.model import Node, Workflow
 from treadle.dialects.agent.visiting import STATUSES
 from treadle.kernel.model import is_reference
 from treadle.kernel.values import Value, encode, to_value
-from treadle.work import at_hand
 from treadle.work.job import Done, Job, StaysOpen
 
 from .api import (
@@ -35,7 +34,7 @@ from .api import (
 )
 from .functions import FunctionWork
 from .models import prices
-from .payloads import DATA_BYTES_MAX, PART_BYTES_MAX, Payloads, stays_inline
+from .payloads import DATA_BYTES_MAX, PART_BYTES_MAX, Payloads, stays_inline, wants_chunk
 from .questions import QUESTION
 from .replies import checked_calls, reply_of, status_of, storable, text_of, usage_of, written
 from .skill_finding import Skills, Values, recorded
@@ -48,6 +47,8 @@ INPUT_BYTES_MAX: Final = 64 * 1024
 # Each is no larger than these together.
 SETUPS_MAX: Final = 64
 NO_TOOLS: Final = NodeTools()
+# Who was asked, as a trace says it.
+MODEL: Final = "gen_ai.request.model"
 # What helps where a skill is nowhere to be had.
 REMEDY: Final = "register it, give --skills FILE.py, or set skills_optional: true to go on without it"
 
@@ -183,7 +184,7 @@ class AgentWork:
         return Done(value={"stored": await self.payloads.store(job, {**found, **params["extra"]})})
 
     async def _seal(self, job: Job) -> Done:
-        """Puts a slice of a long result onto what is stored of it already; see `ending.py`."""
+        """Puts a slice of a long result onto what is stored of it already; see `sealing.py`."""
         params = job.intent.params
         onto = params["onto"]
         whole = await self.payloads.load(job, onto) if onto is not None else None
@@ -221,8 +222,9 @@ class AgentWork:
         node = workflow.nodes[params["node"]]
         setup = self._setups.get(params["setup"]["checksum"]) or await self._setup(job)
         provider = self._provider(job)
-        model = node.model or workflow.model or _own(provider, "default_model")
-        at_hand.note(gen_ai__request__model=model)
+        model = node.model or workflow.model or getattr(provider, "default_model", None)
+        if job.span is not None and model:
+            job.span.note({MODEL: model})
         tools = NO_TOOLS
         if node.skills:
             tools = node_tools(node, setup.skills)
@@ -232,7 +234,9 @@ class AgentWork:
             reply = reply_of(await provider.turn(request), TurnReply)
             value = await self._turn_value(job, provider, reply, NO_TOOLS)
         if params["turn"] == 1:
-            value["warnings"] = [*tools.unmatched(node), *_unpriced(workflow, node, model, reply)]
+            value["warnings"] = tools.unmatched(node) if node.allow or node.deny else []
+            if workflow.budget is not None or node.budget is not None:
+                value["warnings"] += _unpriced(workflow, node, model, reply)
         # All of it was made or copied here, so that it need not be copied again; a plain result is small, too.
         if value.get("status") in STATUSES and not value.get("warnings"):
             return Done(value=value, is_canonical=True)
@@ -345,7 +349,7 @@ class AgentWork:
         value["calls"] = calls
         if len(encode(calls)) > CALLS_INLINE_BYTES_MAX:
             value["calls"] = await self.payloads.store(job, calls)
-        if _own(provider, "keeps_history"):
+        if getattr(provider, "keeps_history", None):
             said = {"role": "assistant", "text": reply.text, "calls": reply.calls, "native": reply.native}
             messages = [storable(said)]
             if params.get("results"):
@@ -373,7 +377,7 @@ class AgentWork:
             nth=params["nth"],
             question=QUESTION,
             choices=choices,
-            model=workflow.model or _own(provider, "default_model"),
+            model=workflow.model or getattr(provider, "default_model", None),
             context=context,
         )
         reply = reply_of(await provider.choose(asked), ChooseReply)
@@ -392,15 +396,16 @@ class AgentWork:
         if params["op"] == "judge":
             calls = await self.payloads.plain_calls(job, params["calls"])
             question = judge_question(node.evaluators[params["evaluator"]], data, calls)
-            model = model or _own(provider, "small_model")
+            model = model or getattr(provider, "small_model", None)
         else:
             assert node.retry is not None
             written = (await self._setup(job)).sources.get(node.told_by)
             base = str(written["content"]) if written else ""
             question = reflect_question(node.retry, base, data, params["evals"])
-            model = model or _own(provider, "default_model")
+            model = model or getattr(provider, "default_model", None)
         counts = {"nth": params["nth"], "node": node.id, "node_nth": params.get("node_nth", 1)}
-        at_hand.note(gen_ai__request__model=model)
+        if job.span is not None and model:
+            job.span.note({MODEL: model})
         asked = AskRequest(instruction=question, model=model, **counts)
         reply = reply_of(await provider.ask(asked), AskReply)
         text = await self.payloads.slim(job, text_of(reply.text), DATA_BYTES_MAX)
@@ -414,8 +419,6 @@ class AgentWork:
 
 def _unpriced(workflow: Workflow, node: Node, model: str | None, reply: TurnReply) -> list[str]:
     """A budget in dollars that cannot count: better said once than never stopped."""
-    if workflow.budget is None and node.budget is None:
-        return []
     capped = any(budget is not None and budget.usd is not None for budget in (workflow.budget, node.budget))
     if not capped or "usd" in reply.usage or not any(reply.usage.values()):
         return []
@@ -426,11 +429,6 @@ def _unpriced(workflow: Workflow, node: Node, model: str | None, reply: TurnRepl
             "let it give `usd` with its usage"
         ]
     return [f"no price is known for {name}: the usd budget does not count it; set TREADLE_PRICES"]
-
-
-def _own(provider: Provider, name: str) -> Any:
-    """An attribute of a provider; one written for a test need not have them all."""
-    return getattr(provider, name, None)
 
 
 def _copied(context: Mapping[str, Value]) -> dict[str, Any]:

@@ -17,21 +17,21 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+import msgspec
 from jsonschema import Draft202012Validator
 
 from treadle.dialects.agent.schema import SKILL
 from treadle.kernel.errors import DefinitionError, ValueRefused
 from treadle.kernel.values import encode
 from treadle.lang.duration import parse_duration
-from treadle.lang.json_schema import schema_problem
+from treadle.lang.schema_problems import schema_problem
 
 Handler = Callable[[dict[str, Any], "ToolContext"], Any]
 _SHAPE = Draft202012Validator(SKILL)
 _TOOL = Draft202012Validator(SKILL["properties"]["tools"]["items"])
 
 
-@dataclass(slots=True, kw_only=True)
-class ToolContext:
+class ToolContext(msgspec.Struct, kw_only=True):
     """What a handler may know besides its input. `progress(text)` reports what is going on, from a
     coroutine or from a thread; it can be awaited but need not be. A tool that hands
     `idempotency_key` on, or does no harm when repeated, should be marked `idempotent=True`."""
@@ -45,7 +45,11 @@ class ToolContext:
     # Folder of the workflow's file, if it came from one.
     base: str | None = None
     # For our own skills: the settings of the run, which a run that a tool starts has to share.
-    _options: Mapping[str, Any] = field(default_factory=dict, repr=False)
+    _options: Mapping[str, Any] = {}
+
+    def __repr__(self) -> str:
+        """Without its settings, which hold secrets, and those of the run."""
+        return f"ToolContext(run_id={self.run_id!r}, node={self.node!r})"
 
 
 class CleanLogger(logging.LoggerAdapter[logging.Logger]):
@@ -78,11 +82,13 @@ class SkillTool:
     idempotent: bool
     handler: Handler
     timeout_s: float | None = None
+    # Whether it is awaited, and needs no thread; every call asks.
+    is_async: bool = field(init=False)
 
-    @property
-    def is_async(self) -> bool:
+    def __post_init__(self) -> None:
         call = getattr(self.handler, "__call__", None)  # noqa: B004, an object may be called, too
-        return inspect.iscoroutinefunction(self.handler) or inspect.iscoroutinefunction(call)
+        waits = inspect.iscoroutinefunction(self.handler) or inspect.iscoroutinefunction(call)
+        object.__setattr__(self, "is_async", waits)
 
 
 @dataclass(slots=True)

@@ -115,7 +115,7 @@ def _resolved(source: Source, content: str) -> dict[str, Any]:
 
 def _find(origin: str, base: str | None) -> str:
     """The file that is meant, as an absolute path without links."""
-    path, shown = Path(origin), brief(origin)
+    path = Path(origin)
     try:
         tried = list(dict.fromkeys((root / path).absolute() for root in (Path(base or ""), Path.cwd())))
         for candidate in tried:
@@ -124,14 +124,14 @@ def _find(origin: str, base: str | None) -> str:
         is_other = any(candidate.exists() for candidate in tried)
     except OSError as error:
         if error.errno not in (errno.ENAMETOOLONG, errno.ENOENT):
-            raise SourceError(f"{shown}: {error.strerror}", code="SOURCE_FILE_READ_FAILED") from error
+            raise SourceError(f"{brief(origin)}: {error.strerror}", code="SOURCE_FILE_READ_FAILED") from error
         tried, is_other = [], False
     places = f" ({', '.join(brief(str(place)) for place in tried)})" if tried else ""
     hint = ""
     if origin.startswith(("/", "./", "../")):
         hint = f"; text that starts with {origin.partition('/')[0]}/ is read as a file: write {{inline: …}} if it is text"
     raise SourceError(
-        f"{shown} is not a file{places}{hint}", code="SOURCE_FILE_READ_FAILED" if is_other else None
+        f"{brief(origin)} is not a file{places}{hint}", code="SOURCE_FILE_READ_FAILED" if is_other else None
     )
 
 

@@ -13,6 +13,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+import msgspec
+
 from treadle.dialects.agent.model import Node, Workflow
 from treadle.kernel.errors import TreadleError
 from treadle.kernel.values import Value, encode, to_value
@@ -31,8 +33,7 @@ log = logging.getLogger("treadle.agent")
 REFUSED_CHARS_MAX = 1000
 
 
-@dataclass(frozen=True, slots=True)
-class Offered:
+class Offered(msgspec.Struct, frozen=True):
     """A tool under the name this node's model knows it by; `mcp` is set for a server's tool."""
 
     name: str
@@ -47,16 +48,15 @@ class Offered:
         return f"{self.skill}__{self.own_name}"
 
 
-@dataclass(slots=True)
-class NodeTools:
+class NodeTools(msgspec.Struct):
     """A tool goes by its own name; one whose name is taken at this node by `<skill>__<tool>`. Calls,
     allow and deny may name any tool by that long name."""
 
-    by_name: dict[str, Offered] = field(default_factory=dict)
+    by_name: dict[str, Offered] = {}
     # Names that are taken, whether or not the node offers the tool.
-    taken: set[str] = field(default_factory=set)
+    taken: set[str] = set()
     # Every name that allow and deny could have meant.
-    seen: set[str] = field(default_factory=set)
+    seen: set[str] = set()
 
     def add(self, node: Node, tool: Offered) -> None:
         names = {tool.name, tool.own_name, tool.long_name}
@@ -89,8 +89,6 @@ class NodeTools:
 
     def unmatched(self, node: Node) -> list[str]:
         """N9: entries of allow and deny that name no tool are probably misspelt."""
-        if not (node.allow or node.deny):
-            return []
         named = sorted((node.allow or frozenset()) | node.deny)
         return [f"tools: {name!r} matches no tool of this node" for name in named if name not in self.seen]
 
@@ -113,6 +111,8 @@ class ToolWork:
     config_of: Callable[[str], Mapping[str, Any]]
     payloads: Payloads
     redact: Callable[[str], str]
+    # Those that handlers write to, by skill.
+    _loggers: dict[str, CleanLogger] = field(default_factory=dict)
 
     def values(self, job: Job) -> Values:
         files = tuple(job.options.get("skills") or ())
@@ -202,7 +202,7 @@ class ToolWork:
         running: list[asyncio.Future[None]] = []
         context = ToolContext(
             config=await self.skills.config(skill, self.values(job)),
-            logger=CleanLogger(log.getChild(offered.skill), self.redact),
+            logger=self._logger(offered.skill),
             idempotency_key=job.idempotency_key,
             run_id=job.run,
             node=job.intent.params["node"],
@@ -218,6 +218,11 @@ class ToolWork:
                 await asyncio.gather(*running)
 
         return await self._guarded(job, tool.idempotent, use_handler)
+
+    def _logger(self, skill: str) -> CleanLogger:
+        if (found := self._loggers.get(skill)) is None:
+            found = self._loggers[skill] = CleanLogger(log.getChild(skill), self.redact)
+        return found
 
     async def _guarded(self, job: Job, idempotent: bool, use: Callable[[], Any]) -> Done:
         if not idempotent:

@@ -51,6 +51,7 @@ class SimJob:
         self._blobs: dict[str, bytes] = {}
         self.run, self.workflow, self.definition = work.run, work.workflow, work.definition
         self.intent, self.options, self.checkpoint = work.intent, work.options, work.checkpoint
+        self.span = None
 
     @property
     def idempotency_key(self) -> str:

@@ -62,16 +62,13 @@ class Providers:
 
     def get(self, options: Mapping[str, Any]) -> Provider:
         """The provider of a run, by its recorded options. A script knows the calls of workflows apart."""
-        found = self._find(options)
+        spec = str(options.get("model") or self._default(options.get("base")))
+        if (found := self._given.get(spec)) is None:
+            found = self._registered.get(spec)
+            if found is None or not hasattr(found, "turn"):
+                found = self._made_for(spec, options)
         calls = options.get("within")
         return found.within(calls) if calls and isinstance(found, Scripted) else found
-
-    def _find(self, options: Mapping[str, Any]) -> Provider:
-        spec = str(options.get("model") or self._default(options.get("base")))
-        if (given := self._given.get(spec)) is not None:
-            return given
-        found = self._registered.get(spec)
-        return found if found is not None and hasattr(found, "turn") else self._made_for(spec, options)
 
     def _made_for(self, spec: str, options: Mapping[str, Any]) -> Provider:
         name, _, argument = spec.partition(":")
@@ -79,9 +76,9 @@ class Providers:
         if found is not None:
             return found if hasattr(found, "turn") else self._kept((spec,), lambda: found(argument))
         # Keys come from a run's secrets and from `.env` beside its workflow: folders do not share them.
-        keys = {name: options.get(name) for name in ("secrets", "base")}
-        key = (spec, *keys.values(), _written(spec))
-        return self._kept(key, lambda: self._make(name, argument, keys))
+        secrets, base = options.get("secrets"), options.get("base")
+        key = (spec, secrets, base, _written(spec))
+        return self._kept(key, lambda: self._make(name, argument, {"secrets": secrets, "base": base}))
 
     def check(self, options: Mapping[str, Any]) -> None:
         """Refuses a run whose provider cannot be made here, before there is one."""
