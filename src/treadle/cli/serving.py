@@ -19,6 +19,7 @@ from .demo import demo
 from .doors import PLAIN, Door
 from .output import Usage
 from .telling import OtlpOption, wanted
+from .validation import Validation, checked
 
 if TYPE_CHECKING:
     from treadle.server.serving import Options
@@ -127,6 +128,7 @@ async def serve(
         list[Path] | None,
         typer.Option("--deploy", metavar="PATH", help="Deploy this first.", show_default=False),
     ] = None,
+    validation: Validation = None,
     drain: Annotated[
         str,
         typer.Option("--drain", envvar="TREADLE_DRAIN", help="How long work in hand may take at the end."),
@@ -168,7 +170,9 @@ async def serve(
             archive=_shelf(archive),
             **door.checked(),
         )
-        engine = await cli.prepare(**work, alerts=_alerts(alert or ()), telemetry=wanted(otlp))
+        engine = await cli.prepare(
+            **work, validation=checked(validation), alerts=_alerts(alert or ()), telemetry=wanted(otlp)
+        )
         for code in app or ():
             attach(engine, code)
         if shows is not None:

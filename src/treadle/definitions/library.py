@@ -178,6 +178,8 @@ class Library(Known):
     def load_or_keep(self, target: Any, *, strict: bool) -> tuple[list[Definition], list[Definition]]:
         """For `validation=warn`: what compiles, and what does not. The latter have their text for a
         body, and their errors among the warnings."""
+        if isinstance(target, Definition) and not target.sound:
+            return [], [target]
         if not isinstance(target, str | Path) or split_target(str(target))[0].suffix == ".py":
             return self.load(target, strict=strict), []
         found: list[Definition] = []
