@@ -15,13 +15,14 @@ import typer
 from treadle.kernel.errors import TreadleError
 
 from .command import HOUSE, Apps, Commands, Session
-from .demo import demo
+from .demo import Demo, demo
 from .doors import PLAIN, Door
 from .output import Usage
 from .telling import OtlpOption, wanted
 from .validation import Validation, checked
 
 if TYPE_CHECKING:
+    from treadle.engine import Engine
     from treadle.server.serving import Options
 
 commands = Commands(HOUSE)
@@ -143,8 +144,6 @@ async def serve(
     from treadle.host.acting import acting
     from treadle.store.open import shown
 
-    from .loading import attach
-
     try:
         from treadle.server.carrying import bus_for
         from treadle.server.processes import place
@@ -173,12 +172,7 @@ async def serve(
         engine = await cli.prepare(
             **work, validation=checked(validation), alerts=_alerts(alert or ()), telemetry=wanted(otlp)
         )
-        for code in app or ():
-            attach(engine, code)
-        if shows is not None:
-            shows.deploy(engine)
-        for path in deploy or ():
-            engine.deploy(str(path), by=cli.user)
+        _furnish(engine, app or (), shows, deploy or (), by=cli.user)
 
         def ready(url: str, name: str, access: str) -> None:
             about = {"store": shown(cli.store), "bus": shown(carried), "worker": not no_worker}
@@ -194,6 +188,20 @@ async def serve(
                 if shows is not None:
                     await shows.start(engine)
                 return await serve(engine, options, ready)
+
+
+def _furnish(
+    engine: Engine, apps: Sequence[str], shows: Demo | None, files: Sequence[Path], *, by: str | None
+) -> None:
+    """What the engine knows before it is opened."""
+    from .loading import attach
+
+    for code in apps:
+        attach(engine, code)
+    if shows is not None:
+        shows.deploy(engine)
+    for path in files:
+        engine.deploy(str(path), by=by)
 
 
 async def _keep(cli: Session, options: Options, member: Server) -> int:
