@@ -181,3 +181,11 @@ def test_what_is_wrong_with_an_input_is_told_once_each_with_its_place(cli: Cli, 
     assert told.count("'abc' is not of type 'integer'") == 1
     assert told.count("'def' is not of type 'integer'") == 1
     assert "$.m: 'def'" in told or "$.n: 'abc'" in told
+
+
+def test_an_input_file_that_is_not_there_is_named_without_the_words_of_the_system(
+    cli: Cli, write: Write
+) -> None:
+    write("flow.yaml", "workflow: [{step: a, tool: {kind: noop}}]\n")
+    error = cli("run", "flow.yaml", "--input", "@none.json", "--json", code=2).error
+    assert error["message"] == "--input: there is no file none.json"
