@@ -214,16 +214,19 @@ class Engine(
         """Every problem of a file or folder, errors and warnings."""
         return self.library.check(target, strict=strict)
 
-    def deploy(self, target: Any, *, strict: bool = False, by: str | None = None) -> list[Definition]:
+    def deploy(
+        self, target: Any, *, strict: bool = False, by: str | None = None, validation: str | None = None
+    ) -> list[Definition]:
         """Compiles and claims name@version. Allowed before `async with`; synchronous. With
-        `validation="warn"` a file that does not compile is kept as unavailable, with its reasons.
-        `diagnostics` says by whom."""
+        `validation="warn"` (here, or of the engine) a file that does not compile is kept as unavailable,
+        with its reasons. `diagnostics` says by whom."""
+        mode = self.validation if validation is None else arguments.checked_validation(validation)
         kept: list[Definition] = []
-        if self.validation == "warn":
+        if mode == "warn":
             found, kept = self.library.load_or_keep(target, strict=strict)
         else:
             found = self.load(target, strict=strict)
-        asked = [self.library.deploy_of(definition, validation=self.validation) for definition in found]
+        asked = [self.library.deploy_of(definition, validation=mode) for definition in found]
         for deploy in (*asked, *map(deploys.unavailable, kept)):
             deploy = deploy.asked_by(by)
             if self._bridge.seat.thread is not None:

@@ -37,11 +37,17 @@ def test_runs_are_retried_side_by_side_with_a_summary(cli: Cli, write: Write) ->
     assert "12 runs: 12 completed" in answer.err
 
 
+def test_one_run_is_told_as_one(cli: Cli, write: Write) -> None:
+    failed(cli, write, 1)
+    assert "1 run; nothing was changed" in cli("retry", "--all-failed", "--dry-run", code=0).err
+    assert "1 run: 1 completed" in cli("retry", "--all-failed", code=0).err
+
+
 def test_a_rehearsal_names_the_runs_and_changes_nothing(cli: Cli, write: Write) -> None:
     failed(cli, write, 2)
     answer = cli("retry", "--all-failed", "--dry-run", "--json", code=0)
     assert [document["status"] for document in answer.lines] == ["failed", "failed"]
-    assert "nothing was changed" in answer.err
+    assert "2 runs; nothing was changed" in answer.err
     assert {row["status"] for row in cli("list", "--json").json} == {"failed"}
 
 

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import sqlite3
 from collections.abc import Callable
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -181,3 +183,21 @@ def test_what_is_wrong_with_an_input_is_told_once_each_with_its_place(cli: Cli, 
     assert told.count("'abc' is not of type 'integer'") == 1
     assert told.count("'def' is not of type 'integer'") == 1
     assert "$.m: 'def'" in told or "$.n: 'abc'" in told
+
+
+def test_an_input_file_that_is_not_there_is_named_without_the_words_of_the_system(
+    cli: Cli, write: Write
+) -> None:
+    write("flow.yaml", "workflow: [{step: a, tool: {kind: noop}}]\n")
+    error = cli("run", "flow.yaml", "--input", "@none.json", "--json", code=2).error
+    assert error["message"] == "--input: there is no file none.json"
+
+
+def test_a_store_of_a_newer_treadle_says_what_to_do(cli: Cli, write: Write) -> None:
+    file = write("flow.yaml", "workflow: [{step: a, tool: {kind: noop}}]\n")
+    cli("run", "flow.yaml", code=0)
+    with closing(sqlite3.connect(file.parent / "treadle.db")) as store:
+        store.execute("PRAGMA user_version = 99")
+    error = cli("run", "flow.yaml", "--json", code=1).error
+    assert error["code"] == "STORE_TOO_NEW"
+    assert "use the newer Treadle that wrote it" in error["message"]

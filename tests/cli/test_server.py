@@ -69,6 +69,9 @@ def sides(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Sides]:
         (folder / f"{name}.yaml").write_text(text)
     (folder / "clash.yaml").write_text(RENEWAL.replace("documents", "papers"))
     (folder / "mended.yaml").write_text(ETL)
+    (folder / "invalid.yaml").write_text(
+        "workflow: [{step: a, tool: {kind: noop}, next: {arcs: [{step: b}]}}]\n"
+    )
     (folder / "shop.py").write_text(SHOP)
     process, url = serving(folder, "--app", "shop.py:app")
     store = f"sqlite:///{folder}/alone.db"
@@ -306,6 +309,12 @@ STORIES: dict[str, list[tuple[tuple[str, ...], int]]] = {
         (("shadow", "shop.py:app"), 0),
         (("apply", "shop.py:app", "--user", "ann"), 0),
         (("apply", "etl.yaml", "--user", "ann"), 2),
+    ],
+    "kept although it is invalid": [
+        (("deploy", "invalid.yaml"), 2),
+        (("deploy", "invalid.yaml", "--validation", "warn"), 0),
+        (("deploy", "invalid.yaml", "--validation", "perhaps"), 2),
+        (("run", "invalid"), 2),
     ],
     "what cannot be": [
         (("show", "nobody-there"), 2),

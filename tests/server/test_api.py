@@ -82,6 +82,25 @@ async def test_problems_of_a_definition_are_422_all_at_once_and_nothing_is_store
     assert (await http.get("/definitions")).json()["items"] == []
 
 
+async def test_with_warn_what_is_wrong_is_kept_as_unavailable(http: httpx.AsyncClient) -> None:
+    files = [
+        {"path": "greet.yaml", "text": FLOW},
+        {
+            "path": "bad.yaml",
+            "text": "workflow:\n  - step: a\n    tool: {kind: noop}\n    next: {arcs: [{step: b}]}\n",
+        },
+    ]
+    refused(await http.post("/definitions", json={"files": files}), 422, "arc_step_unknown")
+    answer = await http.post("/definitions", json={"files": files, "validation": "warn"})
+    assert answer.status_code == 201
+    rows = {row["name"]: row for row in answer.json()["items"]}
+    assert rows["greet"]["status"] == "available"
+    assert rows["bad"]["status"] == "unavailable"
+    assert rows["bad"]["reasons"] == ["workflow[0].next.arcs[0].step: the arc goes to 'b', which is no step"]
+    refused(await started(http, "bad"), 422, "WORKFLOW_UNAVAILABLE")
+    assert (await started(http, "greet")).status_code == 201
+
+
 async def test_dry_run_checks_only(http: httpx.AsyncClient) -> None:
     posted = {"files": [{"path": "greet.yaml", "text": FLOW}]}
     answer = await http.post("/definitions", params={"dry_run": True}, json=posted)
@@ -326,8 +345,12 @@ async def test_a_task_is_claimed_and_completed_by_its_role_and_a_signal_ends_the
     assert wrong.status_code == 422
     done = await http.post(f"/tasks/{task['id']}/complete", json={"data": {"ok": True}}, headers=boss)
     assert done.status_code == 200
-    again = await http.post(f"/tasks/{task['id']}/complete", json={"data": {"ok": True}}, headers=boss)
+    assert done.json().keys() == {"run", "seq", "status"}, "who may not look at runs is told no more"
+    looks = {**boss, "X-Treadle-Roles": "boss,viewer"}
+    again = await http.post(f"/tasks/{task['id']}/complete", json={"data": {"ok": True}}, headers=looks)
     assert (again.status_code, again.json().get("stale")) == (200, True)
+    assert again.json().keys() >= RUN_KEYS, "the run document, as the command prints it"
+    assert (again.json()["id"], again.json()["status"]) == ("p", "waiting")
     assert (await waited(http, "p"))["waiting_for"][0]["kind"] == "signal"
     await http.post("/runs/p/signal", json={"name": "go", "key": "once"})
     assert (await waited(http, "p"))["status"] == "completed"

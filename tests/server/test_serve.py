@@ -46,6 +46,16 @@ def test_it_says_where_it_is_and_does_the_work(tmp_path: Path) -> None:
         assert process.wait(30) == 0
 
 
+def test_with_warn_it_serves_what_is_sound(tmp_path: Path) -> None:
+    (tmp_path / "flow.yaml").write_text(FLOW)
+    (tmp_path / "bad.yaml").write_text(
+        "workflow: [{step: a, tool: {kind: noop}, next: {arcs: [{step: b}]}}]\n"
+    )
+    with serving(tmp_path, "--deploy", ".", "--validation", "warn") as (_, said):
+        rows = httpx.get(f"{said['url']}/api/v1/definitions").json()["items"]
+        assert {row["name"]: row["status"] for row in rows} == {"greet": "available", "bad": "unavailable"}
+
+
 def test_a_drain_answers_waits_as_they_stand_and_closes_streams(tmp_path: Path) -> None:
     (tmp_path / "flow.yaml").write_text(
         'metadata: {name: slow, version: "1"}\nworkflow:\n  - step: s\n    tool: {kind: shell, command: sleep 60}\n'

@@ -151,6 +151,18 @@ def test_the_work_of_a_killed_worker_goes_to_another_and_settles_once(tmp_path: 
         until(lambda: api.workers()["dead"]["status"] == "lost")
 
 
+def test_with_warn_a_worker_goes_on_without_code_that_does_not_load(tmp_path: Path) -> None:
+    (tmp_path / "broken.py").write_text("import nothing_of_this_name\n")
+    with serving(tmp_path, "--no-worker") as (_, said):
+        options = ("--app", "broken.py:app")
+        with working(tmp_path, said["url"], "goes-on", *options, "--validation", "warn"):
+            assert "goes-on" in Api(said["url"]).workers()
+        command = ["-m", "treadle.cli", "worker", "--server", said["url"], *options]
+        refused = nursery.run(command, cwd=tmp_path)
+        assert refused.returncode == 2
+        assert "nothing_of_this_name" in refused.stderr
+
+
 def test_a_worker_that_drains_gives_back_what_it_cannot_finish(tmp_path: Path) -> None:
     (tmp_path / "slow.yaml").write_text(SLOW)
     with ExitStack() as stack:

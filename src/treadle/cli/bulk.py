@@ -191,7 +191,7 @@ async def _rehearsed(cli: Session, engine: TreadleClient, ids: list[str]) -> int
         elif place < TOLD_MAX:
             status = styled("status", document["status"])
             cli.out.note(f"{status} {escape(document['workflow'])} [dim]{escape(id)}[/]")
-    cli.out.note(f"{len(ids)} runs; nothing was changed")
+    cli.out.note(f"{len(ids)} run{'s' * (len(ids) != 1)}; nothing was changed")
     return EXIT_OK
 
 
@@ -291,4 +291,4 @@ class _Told(Bar):
         counts = ", ".join(
             f"{count} {styled('status', status)}" for status, count in self._counts.most_common()
         )
-        self._cli.out.note(f"[bold]{self._total} runs:[/] {counts}")
+        self._cli.out.note(f"[bold]{self._total} run{'s' * (self._total != 1)}:[/] {counts}")

@@ -158,7 +158,12 @@ class Session:
 
         if app:
             raise Usage(f"--app: a server has its own code; start it with: treadle serve --app {app}")
-        return HttpClient(self.server.url, token=self.server.token, user=self.server.user)
+        return HttpClient(
+            self.server.url,
+            token=self.server.token,
+            user=self.server.user,
+            validation=options.get("validation"),
+        )
 
     @asynccontextmanager
     async def acts(

@@ -12,6 +12,7 @@ from treadle.kernel.errors import DefinitionError, TreadleError
 from .command import DEFINE, Actor, Commands, Session
 from .output import EXIT_OK, EXIT_USAGE, Usage
 from .reach import EITHER, NEITHER
+from .validation import Validation, checked
 
 commands = Commands(DEFINE)
 
@@ -78,16 +79,7 @@ async def deploy(
     cli: Session,
     files: Files,
     strict: Strict = False,
-    validation: Annotated[
-        str | None,
-        typer.Option(
-            "--validation",
-            metavar="strict|warn",
-            help="warn: keep an invalid definition as unavailable. Env TREADLE_VALIDATION.",
-            envvar="TREADLE_VALIDATION",
-            show_default=False,
-        ),
-    ] = None,
+    validation: Validation = None,
     user: Actor = None,
 ) -> None:
     """Put definitions into the store under name@version."""
@@ -95,15 +87,11 @@ async def deploy(
 
     from treadle.definitions.library import together
 
-    mode = validation or "strict"
-    if mode not in ("strict", "warn"):
-        raise Usage(f"--validation is strict or warn, not {mode!r}")
+    mode = checked(validation) or "strict"
     for file in files:
         _not_empty(file)
     digests: set[str] = set()
     # All are compiled before the store is opened: one bad file, and nothing is written.
-    if cli.server is not None and mode != "strict":
-        raise Usage("--validation warn keeps broken definitions in a store; a server takes only sound ones")
     engine = await cli.client(work=False, validation=mode)
     refused: list[TreadleError] = []
     for file in files:

@@ -49,6 +49,8 @@ def value(text: str | None, option: str) -> Any:
         path = Path(text[1:])
         try:
             return _parsed(path.read_text("utf-8"), str(path))
+        except FileNotFoundError as error:
+            raise Usage(f"{option}: there is no file {path}") from error
         except (OSError, UnicodeError) as error:
             raise Usage(f"{option} cannot read {path}: {error}") from error
     try:

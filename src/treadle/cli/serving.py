@@ -15,12 +15,14 @@ import typer
 from treadle.kernel.errors import TreadleError
 
 from .command import HOUSE, Apps, Commands, Session
-from .demo import demo
+from .demo import Demo, demo
 from .doors import PLAIN, Door
 from .output import Usage
 from .telling import OtlpOption, wanted
+from .validation import Validation, checked
 
 if TYPE_CHECKING:
+    from treadle.engine import Engine
     from treadle.server.serving import Options
 
 commands = Commands(HOUSE)
@@ -127,6 +129,7 @@ async def serve(
         list[Path] | None,
         typer.Option("--deploy", metavar="PATH", help="Deploy this first.", show_default=False),
     ] = None,
+    validation: Validation = None,
     drain: Annotated[
         str,
         typer.Option("--drain", envvar="TREADLE_DRAIN", help="How long work in hand may take at the end."),
@@ -140,8 +143,6 @@ async def serve(
     """Serve the API, fire timers and do the work of all runs, until SIGTERM or Ctrl-C."""
     from treadle.host.acting import acting
     from treadle.store.open import shown
-
-    from .loading import attach
 
     try:
         from treadle.server.carrying import bus_for
@@ -168,13 +169,10 @@ async def serve(
             archive=_shelf(archive),
             **door.checked(),
         )
-        engine = await cli.prepare(**work, alerts=_alerts(alert or ()), telemetry=wanted(otlp))
-        for code in app or ():
-            attach(engine, code)
-        if shows is not None:
-            shows.deploy(engine)
-        for path in deploy or ():
-            engine.deploy(str(path), by=cli.user)
+        engine = await cli.prepare(
+            **work, validation=checked(validation), alerts=_alerts(alert or ()), telemetry=wanted(otlp)
+        )
+        _furnish(engine, app or (), shows, deploy or (), by=cli.user)
 
         def ready(url: str, name: str, access: str) -> None:
             about = {"store": shown(cli.store), "bus": shown(carried), "worker": not no_worker}
@@ -190,6 +188,20 @@ async def serve(
                 if shows is not None:
                     await shows.start(engine)
                 return await serve(engine, options, ready)
+
+
+def _furnish(
+    engine: Engine, apps: Sequence[str], shows: Demo | None, files: Sequence[Path], *, by: str | None
+) -> None:
+    """What the engine knows before it is opened."""
+    from .loading import attach
+
+    for code in apps:
+        attach(engine, code)
+    if shows is not None:
+        shows.deploy(engine)
+    for path in files:
+        engine.deploy(str(path), by=by)
 
 
 async def _keep(cli: Session, options: Options, member: Server) -> int:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import socket
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -16,8 +17,11 @@ from treadle.lang.pools import is_pool
 from .command import HOUSE, Apps, Commands, Session
 from .output import Usage
 from .telling import OtlpOption, wanted
+from .validation import Validation, checked
 
 if TYPE_CHECKING:
+    from treadle.engine import Engine
+    from treadle.lang.definition import Definition
     from treadle.server.remote import RemoteWorker
 
 commands = Commands(HOUSE)
@@ -109,6 +113,7 @@ async def worker(
         str,
         typer.Option("--drain", envvar="TREADLE_DRAIN", help="How long work in hand may take at the end."),
     ] = "30s",
+    validation: Validation = None,
     otlp: OtlpOption = None,
     app: Apps = None,
 ) -> int:
@@ -129,7 +134,7 @@ async def worker(
     except TreadleError as error:
         raise Usage(f"--drain: {error.message}") from error
     async with Engine("memory:", work=False, secrets=Secrets(file=secrets)) as engine:
-        loaded = [definition for code in app or () for definition in engine.load(code)]
+        loaded = _loaded(cli, engine, app or (), lenient=checked(validation) == "warn")
         about = {
             "pools": pools,
             "concurrency": member.concurrency,
@@ -160,6 +165,19 @@ async def worker(
         finally:
             await joined.close()
     return 0
+
+
+def _loaded(cli: Session, engine: Engine, apps: Sequence[str], *, lenient: bool) -> list[Definition]:
+    """The definitions of code that is given here. A lenient worker says what it cannot load, and goes on without it."""
+    found: list[Definition] = []
+    for code in apps:
+        try:
+            found += engine.load(code)
+        except TreadleError as error:
+            if not lenient:
+                raise
+            cli.out.note(f"{code} is left out: {error}")
+    return found
 
 
 async def _until_told(remote: RemoteWorker, drain_s: float) -> None:

@@ -68,6 +68,8 @@ def _add(near: Engine, definition: Definition, texts: dict[Path, str], made: dic
     if file in texts:
         return
     texts[file] = read_text(file)
+    if not definition.sound:
+        return  # what it names cannot be told
     for name in literal_names(near.dialects[definition.dialect].names(definition.body)):
         path = file_beside(name, str(file))
         if path is not None and path not in texts:

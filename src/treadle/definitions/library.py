@@ -150,7 +150,7 @@ class Library(Known):
                 found += compile_text(text, self._dialects, file=str(file_path), strict=strict)[1]
             except TreadleError as error:
                 found += _listed(error, str(file_path))
-        return found
+        return _in_order(found)
 
     def _check_python(self, target: str) -> list[Problem]:
         """What is refused as the file is imported does not end the import: the rest is looked at too."""
@@ -178,6 +178,8 @@ class Library(Known):
     def load_or_keep(self, target: Any, *, strict: bool) -> tuple[list[Definition], list[Definition]]:
         """For `validation=warn`: what compiles, and what does not. The latter have their text for a
         body, and their errors among the warnings."""
+        if isinstance(target, Definition) and not target.sound:
+            return [], [target]
         if not isinstance(target, str | Path) or split_target(str(target))[0].suffix == ".py":
             return self.load(target, strict=strict), []
         found: list[Definition] = []

@@ -56,6 +56,11 @@ class Definition:
     # Definitions that it starts by object, not by name: known with it.
     along: Callable[[], Sequence[Definition]] = field(default=tuple, compare=False)
 
+    @property
+    def sound(self) -> bool:
+        """Whether it compiled. One that did not may be kept all the same, with its text for a body and its errors."""
+        return all(problem.severity != "error" for problem in self.warnings)
+
     @cached_property
     def digest(self) -> str:
         return digest(

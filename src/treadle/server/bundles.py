@@ -29,15 +29,19 @@ class Bundles:
     def __init__(self, engine: Engine) -> None:
         self._engine = engine
 
-    async def deploy(self, files: Sequence[File], *, by: str | None) -> list[Definition]:
-        """Compiles all of them and claims their versions; all or nothing."""
-        return await asyncio.to_thread(self._deploy, files, by)
+    async def deploy(
+        self, files: Sequence[File], *, by: str | None, validation: str | None
+    ) -> list[Definition]:
+        """Compiles all of them and claims their versions; all or nothing. With `warn`, what does not compile is kept
+        as unavailable."""
+        return await asyncio.to_thread(self._deploy, files, by, validation or self._engine.validation)
 
-    def _deploy(self, files: Sequence[File], by: str | None) -> list[Definition]:
-        found = self._load(files)  # every problem is found before anything is claimed
+    def _deploy(self, files: Sequence[File], by: str | None, validation: str) -> list[Definition]:
+        # Every problem is found before anything is claimed.
+        found = self._load(files, keeps=validation == "warn")
         for path, definition in found:
             with _named(path):
-                self._engine.deploy(definition, by=by)
+                self._engine.deploy(definition, by=by, validation=validation)
         return [definition for _, definition in found]
 
     async def check(self, files: Sequence[File]) -> list[dict[str, Any]]:
@@ -67,13 +71,13 @@ class Bundles:
             )
         return found[0]
 
-    def _load(self, files: Sequence[File]) -> list[tuple[str, Definition]]:
+    def _load(self, files: Sequence[File], *, keeps: bool = False) -> list[tuple[str, Definition]]:
         """The definitions of posted files, and the names of those. They belong to no folder: what they came in is
         gone at once, and nothing that is told names it."""
         with _unpacked(files) as folder:
             inside = f"{folder}/"
             try:
-                found = self._engine.load(str(folder))
+                found = self._engine.load(str(folder)) if not keeps else self._kept(str(folder))
             except TreadleError as error:
                 error.where = error.where and error.where.removeprefix(inside)
                 error.message = error.message.replace(inside, "")
@@ -85,6 +89,10 @@ class Bundles:
                     "INPUT_INVALID", "none of the files is a definition (.yaml, .yml, .json)", where="files"
                 )
             return [((d.file or "").removeprefix(inside), replace(d, file=None)) for d in found]
+
+    def _kept(self, folder: str) -> list[Definition]:
+        found, unsound = self._engine.library.load_or_keep(folder, strict=False)
+        return [*found, *unsound]
 
 
 @contextmanager

@@ -103,7 +103,9 @@ def _remove(store: Path) -> None:
 def _check_schema(reads: SqlReads, url: str) -> None:
     newest = newest_schema(url)
     if reads.schema_version > newest:
-        raise StoreTooNew(f"schema {reads.schema_version}; this Treadle knows up to {newest}")
+        raise StoreTooNew(
+            f"schema {reads.schema_version}; this Treadle knows up to {newest}: use the newer Treadle that wrote it"
+        )
     if reads.schema_version < newest:
         raise Unsupported(
             f"the store has schema {reads.schema_version}, this Treadle has {newest}. Back it up with the version that "
@@ -229,7 +231,9 @@ def opened(file: Path) -> Iterator[tuple[SqlReads, dict[str, Any]]]:
     except StoreCorrupt as error:
         raise Unsupported(f"{file} is not a backup: it is none of ours", code="NOT_A_BACKUP") from error
     if found > newest:
-        raise StoreTooNew(f"{file} has schema {found}; this Treadle knows up to {newest}")
+        raise StoreTooNew(
+            f"{file} has schema {found}; this Treadle knows up to {newest}: use the newer Treadle that wrote it"
+        )
     with contextlib.closing(SqlReads(dialect, dialect.connect(readonly=True), None)) as reads:
         about = reads.noted(BACKUP) if found else None
         if about is None:

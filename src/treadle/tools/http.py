@@ -157,7 +157,7 @@ class HttpTool(ToolBase):
         except InsideAddress as error:
             return Outcome.failed("client_error", str(error), code="SSRF_BLOCKED")
         except httpx.HTTPError as error:
-            return _no_answer(error, request.url)
+            return _no_answer(error, request)
         return _answer(response, content, str(config.get("response") or "auto"))
 
 
@@ -351,9 +351,10 @@ def _place(url: httpx.URL) -> str:
     return f"{host}:{port}" if port else host
 
 
-def _no_answer(error: httpx.HTTPError, url: httpx.URL) -> Outcome:
+def _no_answer(error: httpx.HTTPError, request: httpx.Request) -> Outcome:
     """What an error of the connection means, in words of ours: those of the library name no address, or
     quote one with its secrets."""
+    url = request.url
     place = _place(url)
     if isinstance(error, httpx.TimeoutException):
         doing = {
@@ -365,9 +366,9 @@ def _no_answer(error: httpx.HTTPError, url: httpx.URL) -> Outcome:
         message = doing.get(type(error), f"{place} did not answer in time")
         return Outcome.failed("timeout", message, code="TIMEOUT", retryable=True)
     if isinstance(error, httpx.UnsupportedProtocol):
-        message = (
-            f"the address begins with {url.scheme or 'nothing'!r}; it must begin with http:// or https://"
-        )
+        # A request without a host has lost its scheme; as it was written it is in the extension.
+        scheme = url.scheme or request.extensions["treadle.home"][0][0]
+        message = f"the address begins with {scheme or 'nothing'!r}; it must begin with http:// or https://"
         return Outcome.failed("client_error", message, code="BAD_URL")
     if isinstance(error, httpx.TooManyRedirects):
         message = f"{place} leads on more than {REDIRECTS_MAX} times"

@@ -89,6 +89,26 @@ def test_a_retry_beside_the_tool_is_told_with_the_policy_that_does_it(tmp_path: 
     assert told(tmp_path, mended) == []
 
 
+def test_what_is_wrong_with_a_task_is_told_beside_what_is_wrong_with_the_net(tmp_path: Path) -> None:
+    found = told(
+        tmp_path,
+        """
+        workflow:
+          - step: load
+            tool: {kind: http, ulr: "http://x"}
+            next: {arcs: [{step: nowhere}]}
+          - step: 7
+            tool: {kind: python, cod: "{{ oops"}
+          - step: store
+            tool: {kind: http, url: "http://x", timout: 3}
+        """,
+    )
+    assert [(p.line, p.code) for p in found if p.severity == "error"] == [
+        (4, "field_unknown"), (4, "field_missing"), (5, "arc_step_unknown"), (6, "step_name_missing"),
+        (9, "field_unknown"),
+    ], "all at once, in the order of the file"  # fmt: skip
+
+
 def test_a_field_under_spec_that_does_nothing_there_is_told(tmp_path: Path) -> None:
     assert task(tmp_path, "kind: http, url: 'http://x', spec: {headers: {A: b}}") == [
         ("warning", "field_misplaced")

@@ -16,7 +16,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from treadle.dialects.playbook import DIALECT
-from treadle.dialects.playbook.compile import compile_playbook
+from treadle.dialects.playbook.compile import definition_of, read_playbook
 from treadle.kernel.machine import Machine
 from treadle.kernel.model import Started
 from treadle.lang.definition import Definition
@@ -32,9 +32,11 @@ from .reference import RefArc, RefNet, RefStep, as_playbook, reference_run
 
 def compiled(net: RefNet) -> Definition:
     """Without the analysis, which refuses cycles of unguarded arcs; here tokens have a short life."""
-    definition, problems, _ = compile_playbook(Document(as_playbook(net)))
-    assert definition is not None, list(problems)
-    return definition
+    document = Document(as_playbook(net))
+    body, problems, _ = read_playbook(document)
+    assert body is not None, list(problems)
+    assert not problems.errors, list(problems)
+    return definition_of(document, body)
 
 
 class NetLab(Lab):

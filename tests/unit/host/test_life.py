@@ -14,6 +14,7 @@ from pathlib import Path
 import pytest
 
 import treadle
+import treadle.testing
 from treadle import sync
 from treadle.engine import Engine
 from treadle.kernel.errors import StoreGone, TreadleError, Unsupported
@@ -112,6 +113,7 @@ async def test_an_engine_that_gets_no_threads_says_so(
 
 def test_the_names_of_the_package_are_listed() -> None:
     assert {"Engine", "Run", "TreadleError", "__version__"} <= set(dir(treadle))
+    assert set(treadle.testing.__all__) <= set(dir(treadle.testing))
 
 
 # --- waiting for an end ---------------------------------------------------------------------------------

@@ -45,6 +45,15 @@ async def test_endpoint_is_another_name_for_url_and_one_is_needed(run, web):
     assert "url" in outcome.error["message"]
 
 
+@pytest.mark.parametrize(
+    ("url", "begins"), [("file:///etc/passwd", "'file'"), ("ftp://host/x", "'ftp'"), ("/etc/x", "'nothing'")]
+)
+async def test_an_address_of_another_kind_is_told_by_its_beginning(run, url, begins):
+    outcome = await run("http", {"url": url})
+    assert outcome.error["code"] == "BAD_URL"
+    assert f"the address begins with {begins}" in outcome.error["message"]
+
+
 @pytest.mark.parametrize("field", ["json", "body", "payload", "data"])
 async def test_mappings_are_sent_as_json_under_every_spelling(run, web, field):
     outcome = await run("http", {"url": web.url + "/echo", "method": "POST", field: {"a": [1, None]}})

@@ -26,14 +26,16 @@ routes = Routes()
     "POST", "/definitions", ADMIN, status=201, gives=shapes.Deployed | shapes.CheckShown, also=(200,)
 )
 async def deploy(request: Request, body: bodies.DefinitionsBody, dry_run: bool = False) -> Response:
-    """Deploys files as one folder: all of them or none. Problems come back with file, line and remedy."""
+    """Deploys files as one folder: all of them or none. Problems come back with file, line and remedy. With the
+    validation `warn`, what is wrong is kept as unavailable."""
     bundles = request.app.state.bundles
     if dry_run:
         problems = await bundles.check(body.files)
         return JsonAnswer({"ok": not any(p["severity"] == "error" for p in problems), "problems": problems})
     engine = engine_of(request)
     before = {row["digest"] for row in await engine.definitions()}
-    found = {definition.name for definition in await bundles.deploy(body.files, by=actor_of(request).user)}
+    deployed = await bundles.deploy(body.files, by=actor_of(request).user, validation=body.validation)
+    found = {definition.name for definition in deployed}
     rows = [row for row in await engine.definitions() if row["name"] in found]
     new = any(row["digest"] not in before for row in rows)
     return JsonAnswer({"items": rows}, 201 if new else 200)

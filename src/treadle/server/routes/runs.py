@@ -255,7 +255,7 @@ async def signal(request: Request, id: str, body: bodies.SignalBody) -> Any:
         expected_version=body.expected_version,
         by=actor_of(request).user,
     )
-    return await _after(engine, id, answer)
+    return await after(engine, id, answer)
 
 
 @routes.answers("POST", "/runs/{id}/cancel", OPERATOR, within=scope.run, gives=shapes.RunDocument)
@@ -263,7 +263,7 @@ async def cancel(request: Request, id: str, body: bodies.CancelBody | None = Non
     """Cancels a run and its children; one that has ended stays as it is."""
     engine = engine_of(request)
     answer = await engine.cancel(id, body.reason if body else "", by=actor_of(request).user)
-    return await _after(engine, id, answer)
+    return await after(engine, id, answer)
 
 
 @routes.answers("POST", "/runs/{id}/retry", OPERATOR, within=scope.run, gives=shapes.RunDocument)
@@ -286,14 +286,14 @@ async def retry(request: Request, id: str, body: bodies.RetryBody | None = None)
         how["skip"] = value  # the result to go on with
     elif value is not None:
         raise RequestRefused("INPUT_INVALID", "value is the result to skip with; add skip", where="value")
-    return await _after(engine, id, await engine.retry(id, by=actor_of(request).user, **how))
+    return await after(engine, id, await engine.retry(id, by=actor_of(request).user, **how))
 
 
 @routes.answers("POST", "/runs/{id}/patch", OPERATOR, within=scope.run, gives=shapes.RunDocument)
 async def patch(request: Request, id: str, body: bodies.PatchBody) -> Any:
     """Changes a run's data from outside."""
     engine = engine_of(request)
-    return await _after(engine, id, await engine.patch(id, body.data, by=actor_of(request).user))
+    return await after(engine, id, await engine.patch(id, body.data, by=actor_of(request).user))
 
 
 @routes.answers("POST", "/runs/{id}/fork", OPERATOR, within=scope.run, status=201, gives=shapes.RunDocument)
@@ -378,7 +378,7 @@ async def changes(
     return live.stream(request, source)
 
 
-async def _after(engine: Engine, id: str, answer: dict[str, Any]) -> dict[str, Any]:
+async def after(engine: Engine, id: str, answer: dict[str, Any]) -> dict[str, Any]:
     """The run document as it is now, marked where the command came too late."""
     shown = await Run(engine, id).show()
     return {**shown, "stale": True} if answer.get("stale") else shown

@@ -15,7 +15,7 @@ from treadle.server.problems import RequestRefused
 from treadle.server.routing import Routes, actor_of
 from treadle.store.protocol import Reads, TaskRow
 
-from .runs import Limit, engine_of
+from .runs import Limit, after, engine_of
 
 routes = Routes()
 
@@ -109,8 +109,11 @@ async def comment(request: Request, id: str, body: bodies.CommentBody) -> Any:
 
 @routes.answers("POST", "/tasks/{id}/complete", TASK, within=scope.task, gives=dict[str, Any])
 async def complete(request: Request, id: str, body: bodies.CompleteBody) -> Any:
-    """Answers a task; the run goes on."""
-    actor = actor_of(request)
-    return await engine_of(request).task_complete(
+    """Answers a task; the run goes on. The run document comes back, for who may see it; for others where it stands."""
+    engine, actor = engine_of(request), actor_of(request)
+    answer = await engine.task_complete(
         id, body.data, user=actor.user, roles=actor.roles, expected_version=body.expected_version
     )
+    if not may(actor.roles, VIEWER):
+        return answer
+    return {**await after(engine, answer["run"], answer), **answer}
