@@ -82,7 +82,8 @@ def optional(value: Value) -> bytes | None:
 
 def record_values(batch: Batch) -> list[tuple[Any, ...]]:
     """Its records, as they are stored."""
-    of, values = batch.dialects, list[tuple[Any, ...]]()
+    of = batch.dialects
+    values: list[tuple[Any, ...]] = []
     for run, seq, event_no, opens, closes, digest, body in batch.records:
         packed = pack(body, of.get(run, ""), opens, closes)
         values.append((run, seq, event_no, opens, closes, digest, packed))
@@ -301,7 +302,9 @@ class SqlStore(SqlUpkeep):
 
     def _insert_runs(self, tx: Any, runs: Iterable[RunRow]) -> None:
         # Where there is one shard, nobody has to say which.
-        one, plain, others = self._shards == 1, list[tuple[Any, ...]](), list[tuple[Any, ...]]()
+        one = self._shards == 1
+        plain: list[tuple[Any, ...]] = []
+        others: list[tuple[Any, ...]] = []
         for run in runs:
             shard = 0 if one else self.shard_of(run.id)
             if _seldom_values(run) == _NOTHING:
