@@ -12,6 +12,7 @@ A dictionary that has shipped is never replaced: stores name it by its number.
 
 from __future__ import annotations
 
+from treadle.store.rows import Batch
 import os
 import re
 import sqlite3
@@ -25,7 +26,6 @@ from typing import Any
 from backports import zstd
 
 from treadle.store import packing, sql
-from treadle.store.protocol import Batch
 
 FOLDER = Path(packing.__file__).parent / "dictionaries"
 BYTES_MAX = 48 * 1024

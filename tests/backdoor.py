@@ -5,11 +5,15 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
-from typing import TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
 from treadle.engine import Engine
 from treadle.host.passage import LoopAck
-from treadle.runtime.desk import Desk, OwnChange
+from treadle.runtime.commands import OwnChange
+
+if TYPE_CHECKING:
+    from treadle.runtime.desk import Desk
+
 
 T = TypeVar("T")
 

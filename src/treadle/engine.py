@@ -23,13 +23,12 @@ from treadle.kernel.errors import NotWaiting, RunNotFound, TreadleError, Unsuppo
 from treadle.kernel.model import Cancel, Patch, Retry, Signal
 from treadle.kernel.values import Value
 from treadle.lang.alerts import Alerts
-from treadle.lang.definition import Definition, Dialect, Surroundings, TypedWorkflow
+from treadle.lang.definition import Definition, Dialect, Surroundings
 from treadle.lang.handed import from_caller
 from treadle.lang.problems import Problem
 from treadle.runtime import deploys, document
 from treadle.runtime.commands import FORK, Deliver
 from treadle.runtime.ports import Clock, NewRun, SystemClock, Work
-from treadle.store.protocol import DefinitionRow, Reads
 from treadle.work.performers import PerformerTable
 from treadle.work.worker import Worker
 
@@ -54,14 +53,17 @@ from .performers import performers_of
 from .runs import Run, TypedRun
 from .secrets.providers import Secrets, store_beside
 from .store.open import Place, migrate_store, store_path
+from .store.rows import DefinitionRow
 
 if TYPE_CHECKING:
     from .apps.operations import Applications
     from .dialects.process.builder import Process
     from .dialects.reactive.app import App
+    from .lang.definition import TypedWorkflow
     from .lang.graph import Graph
     from .performers.agent.agents import Agents
     from .performers.agent.api import Provider
+    from .store.protocol import Reads
 
     # What can be started besides functions, whose types are known.
     Untyped: TypeAlias = str | Definition | Process | App

@@ -6,19 +6,19 @@ import asyncio
 import time
 from collections.abc import AsyncIterator, Callable, Mapping
 from itertools import islice
-from typing import Any, Generic, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar
 
 from treadle.kernel.errors import RunFailed, TreadleError
 from treadle.kernel.model import TERMINAL
 from treadle.kernel.values import Value
 from treadle.runtime import document
 from treadle.runtime.ports import Clock
-from treadle.store.protocol import Reads, RunRow
 from treadle.work.worker import Worker
 
 from .arguments import whole
 from .definitions.library import Library
 from .host.news import Watch
+from .store.run_rows import RunRow
 
 # How long a waiter trusts that it will be told; guests of another process are never told. Where every commit is ours and says so
 # thousands may wait, and must not ask for what they will be told: they are reminded together (`Watching.remind`).
@@ -31,18 +31,21 @@ T = TypeVar("T")
 R_co = TypeVar("R_co", covariant=True)
 
 
-class RunHome(Protocol):
-    """What a handle needs of the engine that its run lives in."""
+if TYPE_CHECKING:
+    from .store.protocol import Reads
 
-    library: Library
-    worker: Worker
-    clock: Clock
+    class RunHome(Protocol):
+        """What a handle needs of the engine that its run lives in."""
 
-    async def read(self, question: Callable[[Reads], T], *, long: bool = False) -> T: ...
-    async def events_after(self, run: str, after: int, record: int = 1) -> list[dict[str, Any]]: ...
-    async def replay(self, id: str, *, against: Any = None) -> dict[str, Any]: ...
-    def watch(self, run: str, *, end: bool = False) -> Watch: ...
-    def unavailable(self) -> dict[str, str]: ...
+        library: Library
+        worker: Worker
+        clock: Clock
+
+        async def read(self, question: Callable[[Reads], T], *, long: bool = False) -> T: ...
+        async def events_after(self, run: str, after: int, record: int = 1) -> list[dict[str, Any]]: ...
+        async def replay(self, id: str, *, against: Any = None) -> dict[str, Any]: ...
+        def watch(self, run: str, *, end: bool = False) -> Watch: ...
+        def unavailable(self) -> dict[str, str]: ...
 
 
 class Run:

@@ -22,7 +22,8 @@ from treadle.lang.retention import NEVER_NS, Retention, kept_until
 from treadle.runtime.commands import Deliver, message_to_bytes
 from treadle.server.app import create_app
 from treadle.store.open import open_store
-from treadle.store.protocol import Batch, Message, RunRow
+from treadle.store.rows import Batch, Message
+from treadle.store.run_rows import RunRow
 from treadle.store.sqlite import SqliteDialect
 from treadle.testing import VirtualClock, assert_replays
 from treadle.testing.rows import record, run_row

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
 import pytest_asyncio
@@ -14,7 +14,10 @@ from tests.probes.racing import DEADLINE_S, Door, House, Subject, compiled, meet
 from treadle import Engine, TreadleError
 from treadle.kernel.model import TERMINAL
 from treadle.runtime import document
-from treadle.runtime.desk import Desk
+
+if TYPE_CHECKING:
+    from treadle.runtime.desk import Desk
+
 
 FLOWS = {"waits": "steps: [{await: {signal: go}}]", "ends": "steps: [{complete: 1}]"}
 

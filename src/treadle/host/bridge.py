@@ -23,15 +23,12 @@ from treadle.bus.local import LocalBus
 from treadle.kernel.errors import EngineStopped, TreadleError
 from treadle.kernel.limits import Limits
 from treadle.runtime import recovery
-from treadle.runtime.commands import Elsewhere
 from treadle.runtime.core import Core
-from treadle.runtime.desk import Operations
 from treadle.runtime.lines import pool_caps
 from treadle.runtime.meter import CoreMeter
 from treadle.runtime.ports import Clock, SystemClock
 from treadle.runtime.registry import Registry
 from treadle.store.open import Place
-from treadle.store.protocol import Reads, Store
 from treadle.work.worker import Worker
 
 from .aside import aside, beside, threads_given
@@ -45,6 +42,10 @@ from .signing import Signer, Vouching, node_signer
 from .thread import CoreThread, Together
 
 if TYPE_CHECKING:
+    from treadle.runtime.commands import Elsewhere
+    from treadle.runtime.desk import Operations
+    from treadle.store.protocol import Reads, Store
+
     from .pool_sharing import PoolSharing
 
 log = logging.getLogger("treadle")

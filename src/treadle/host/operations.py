@@ -3,21 +3,23 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from treadle.definitions.dialects import Dialects
 from treadle.kernel.roles import is_cell, is_code
 from treadle.lang import standing
 from treadle.runtime import commands, deploys, schedules, tasks
 from treadle.runtime.commands import Operate, only_hands_on
-from treadle.runtime.desk import Desk, Handing
 from treadle.runtime.fetching import NotAtHand
 from treadle.runtime.registry import version_key
-from treadle.store.protocol import DefinitionRow
+from treadle.store.rows import DefinitionRow
 
 from .offers import DialectOffers
 
-Perform = Callable[[Handing, Operate], object]
+if TYPE_CHECKING:
+    from treadle.runtime.desk import Desk, Handing
+
+    Perform = Callable[[Handing, Operate], object]
 
 
 class Late:

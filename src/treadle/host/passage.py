@@ -24,13 +24,14 @@ from treadle.runtime.core import Core
 from treadle.runtime.ports import Ack, Answer, News, Work
 from treadle.store.members import Membership
 from treadle.store.open import Place
-from treadle.store.owner import Tenure
 
 from .acting import NAMELESS, origin, stamped
 from .news import Watching
 from .thread import CoreThread
 
 if TYPE_CHECKING:
+    from treadle.store.owner import Tenure
+
     from .sharing import Sharing
 
 log = logging.getLogger("treadle")

@@ -14,17 +14,20 @@ from collections import deque
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from itertools import islice
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from treadle.kernel.errors import ConnectionLost, StoreGone
 from treadle.runtime import document
 from treadle.runtime.registry import Registry
 from treadle.store.open import Place, open_sqlite
-from treadle.store.protocol import Reads
 from treadle.store.reads import SqlReads
 
+if TYPE_CHECKING:
+    from treadle.store.protocol import Reads
+
+    Ask = Callable[[Callable[[Reads], list[dict[str, Any]]]], Awaitable[list[dict[str, Any]]]]
+
 T = TypeVar("T")
-Ask = Callable[[Callable[[Reads], list[dict[str, Any]]]], Awaitable[list[dict[str, Any]]]]
 
 SHORT_THREADS = 3
 LONG_THREADS = 2

@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Collection
-from typing import Any, Unpack
+from typing import TYPE_CHECKING, Any, Unpack
 
-from treadle.arguments import TaskFilters, checked_actor, checked_statuses
+from treadle.arguments import checked_actor, checked_statuses
 from treadle.kernel.values import Value
 from treadle.lang.handed import for_operation
 from treadle.runtime import tasks
 from treadle.runtime.commands import TASK
 
 from .reach import Reaches
+
+if TYPE_CHECKING:
+    from treadle.arguments import TaskFilters
 
 
 class TaskMethods(Reaches):

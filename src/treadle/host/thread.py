@@ -22,17 +22,19 @@ import msgspec
 
 from treadle.kernel.errors import PASSING, EngineStopped, OwnershipLost, TreadleError
 from treadle.kernel.limits import OWNER_POLL_MS
-from treadle.runtime.commands import Command, Deliver, Elsewhere, FrameSent, Inspect
+from treadle.runtime.commands import Command, Deliver, FrameSent, Inspect
 from treadle.runtime.core import Core
-from treadle.runtime.ports import Port
 from treadle.store.members import MEMBERS, Membership
-from treadle.store.owner import Tenure
-from treadle.store.protocol import Store
 
 from .asking import Correspondence
 from .haste import LOOK_S
 
 if TYPE_CHECKING:
+    from treadle.runtime.commands import Elsewhere
+    from treadle.runtime.ports import Port
+    from treadle.store.owner import Tenure
+    from treadle.store.protocol import Store
+
     from .sharing import Sharing, WorkPort
 
 log = logging.getLogger("treadle")
@@ -55,9 +57,11 @@ _SLEEPS_ON_MAX: Final = 5
 AGAIN: Final = -1.0
 
 
-class Listens(Protocol):
-    def start(self) -> None: ...
-    def stop(self) -> None: ...
+if TYPE_CHECKING:
+
+    class Listens(Protocol):
+        def start(self) -> None: ...
+        def stop(self) -> None: ...
 
 
 class Together(msgspec.Struct, frozen=True):

@@ -14,7 +14,7 @@ they may not say is refused, not passed over.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Final, Protocol
+from typing import TYPE_CHECKING, Final, Protocol
 
 import msgspec
 
@@ -37,7 +37,7 @@ from treadle.kernel.model import (
 from treadle.kernel.run import error_of
 from treadle.kernel.values import Value, decode, digest_bytes, encode, to_value
 from treadle.lang.duration import instant_text
-from treadle.store.protocol import GUEST, AuditRow, Reads
+from treadle.store.rows import GUEST, AuditRow
 
 from .ports import Ack, NewRun
 
@@ -220,21 +220,26 @@ Progress = FrameSent | CheckpointSaved
 Command = Deliver | Operate | FrameSent | CheckpointSaved | Inspect
 
 
-class Elsewhere(Protocol):
-    """Those who hold the other shards, as the core sees them."""
+if TYPE_CHECKING:
+    from treadle.store.protocol import Reads
 
-    @property
-    def asker(self) -> str:
-        """Under which name the answers to messages from here are looked for; "" if that is no matter."""
-        ...
+    from .desk import Desk
 
-    def await_replies(self, asked: list[tuple[str, Ack]]) -> None:
-        """Messages with these keys are in the inboxes of others: somebody waits for their answers."""
-        ...
+    class Elsewhere(Protocol):
+        """Those who hold the other shards, as the core sees them."""
 
-    def forward(self, commands: list[Deliver | Operate]) -> None:
-        """What is decided elsewhere: it is to be left there as a message."""
-        ...
+        @property
+        def asker(self) -> str:
+            """Under which name the answers to messages from here are looked for; "" if that is no matter."""
+            ...
+
+        def await_replies(self, asked: list[tuple[str, Ack]]) -> None:
+            """Messages with these keys are in the inboxes of others: somebody waits for their answers."""
+            ...
+
+        def forward(self, commands: list[Deliver | Operate]) -> None:
+            """What is decided elsewhere: it is to be left there as a message."""
+            ...
 
 
 class Nowhere:
@@ -390,3 +395,18 @@ def reply_from_bytes(body: bytes) -> tuple[Value, TreadleError | None]:
     if "error" in found:
         return None, TreadleError.restored(found["error"], found["kind"])
     return found["value"], None
+
+
+# What an operation returns when events that it posted answer in its place.
+HANDED_ON = object()
+
+
+class OwnChange(msgspec.Struct, frozen=True):
+    """What the core asks of itself: a schedule ticks, a run is late. It has no byte form, is no command, and cannot be
+    handed in."""
+
+    change: Callable[[Desk], object]
+    ack: Ack | None = None
+
+
+Change = Operate | OwnChange

@@ -14,7 +14,7 @@ from treadle.kernel.state import RunState
 from treadle.kernel.tracing import OPTION
 from treadle.lang.alerts import NO_ALERTS
 from treadle.lang.retention import kept_until
-from treadle.store.protocol import TimerRow
+from treadle.store.rows import TimerRow
 
 from .ahead import Ahead
 from .alerts import AlertBell

@@ -14,10 +14,9 @@ from collections.abc import Sequence
 from treadle.kernel.errors import TreadleError
 from treadle.kernel.model import REFUSABLE
 from treadle.kernel.run import error_of
-from treadle.store.protocol import GUEST
+from treadle.store.rows import GUEST
 
-from .commands import CheckpointSaved, Deliver, FrameSent, Operate, Progress
-from .desk import Change, OwnChange
+from .commands import Change, CheckpointSaved, Deliver, FrameSent, Operate, OwnChange, Progress
 from .staging import Answers, Staging
 from .undecided import Undecided
 

@@ -14,7 +14,7 @@ import logging
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 import msgspec
 
@@ -27,14 +27,19 @@ from treadle.kernel.values import Value, decode_trusted, encode
 from treadle.lang.duration import instant_text
 from treadle.lang.recurrence import SECOND_NS, instants, latest
 from treadle.lang.schedules import Schedule, run_id, trigger_id
-from treadle.store.protocol import DefinitionRow, Reads
+from treadle.store.rows import DefinitionRow
 
-from .commands import Deliver, Operate
-from .desk import Desk, Handing, OwnChange
+from .commands import Deliver, Operate, OwnChange
 from .meter import CoreMeter
 from .ports import Clock, NewRun
 from .shards import Held
 from .staging import Staged
+
+if TYPE_CHECKING:
+    from treadle.store.protocol import Reads
+
+    from .desk import Desk, Handing
+
 
 KIND: Final = "schedule"
 # How many ticks wait for a run of before to end.

@@ -8,20 +8,27 @@ admin) may release and complete; anything else is refused, changes nothing, and 
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 import msgspec
 
 from treadle.kernel.errors import Forbidden, InputInvalid, NotWaiting, TreadleError
 from treadle.kernel.model import OpenIntent, Receipt
 from treadle.kernel.values import Value
 from treadle.lang.duration import instant_text
-from treadle.store.protocol import Reads, TaskRow
+from treadle.store.rows import TaskRow
 
 from .commands import Deliver, Operate, only_hands_on
-from .desk import Desk, Handing
 from .hot import Hot
 from .payloads import whole
 from .ports import Clock
 from .staging import Numbers, Staging
+
+if TYPE_CHECKING:
+    from treadle.store.protocol import Reads
+
+    from .desk import Desk, Handing
+
 
 OPEN = ("open", "claimed")
 STATUSES = (*OPEN, "completed", "expired", "cancelled")

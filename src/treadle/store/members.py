@@ -13,15 +13,18 @@ import os
 import socket
 import time
 from collections.abc import Callable, Iterable, Mapping
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 
 from treadle.kernel.errors import PASSING, StoreUnavailable, TreadleError
 
 from .connection import SqlConnection
-from .dialect import SqlDialect
 from .sharing import MemberRow, MemberSeen, Standing
+
+if TYPE_CHECKING:
+    from .dialect import SqlDialect
+
 
 LEASE_NS: Final = 5_000_000_000
 # How often a member looks how things stand, and says that it is there.

@@ -13,15 +13,17 @@ import msgspec
 
 from treadle.kernel.errors import StoreUnavailable, Unsupported
 
-from .blobs import BlobPlace, blobs_at
+from .blobs import blobs_at
 from .connection import UNFINISHED
 from .members import Membership
-from .owner import OwnerLock, Tenure
+from .owner import OwnerLock
 from .reads import SqlReads
 from .sql import SqlStore, migrations
 from .sqlite import SqliteDialect
 
 if TYPE_CHECKING:
+    from .blobs import BlobPlace
+    from .owner import Tenure
     from .postgres import Listener, PostgresDialect
 
 

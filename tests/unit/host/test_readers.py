@@ -7,13 +7,17 @@ import threading
 from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
 
 from treadle.host.readers import SHORT_THREADS, Readers
 from treadle.kernel.errors import ConnectionLost, StoreUnavailable
 from treadle.store.open import Place
-from treadle.store.protocol import Reads
+
+if TYPE_CHECKING:
+    from treadle.store.protocol import Reads
+
 
 TIMEOUT_S = 60
 

@@ -4,20 +4,29 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Awaitable, Callable, Iterator
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
 from treadle.engine import Engine
 from treadle.kernel.errors import TreadleError
 from treadle.kernel.model import Signal
-from treadle.runtime.commands import CheckpointSaved, Deliver, FrameSent, message_to_bytes, reply_from_bytes
-from treadle.runtime.desk import Desk, OwnChange
+from treadle.runtime.commands import (
+    CheckpointSaved,
+    Deliver,
+    FrameSent,
+    OwnChange,
+    message_to_bytes,
+    reply_from_bytes,
+)
 from treadle.runtime.effects import Effects
-from treadle.store.protocol import Batch
+from treadle.store.rows import Batch
 from treadle.testing import toy
 
 from .test_core import Bench, awaits, work
+
+if TYPE_CHECKING:
+    from treadle.runtime.desk import Desk
 
 
 @pytest.fixture(autouse=True)

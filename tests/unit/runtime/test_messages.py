@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
 from msgspec.structs import replace
@@ -39,20 +39,25 @@ from treadle.runtime.commands import (
     Inspect,
     Operate,
     Own,
+    OwnChange,
     Sent,
     message_from_bytes,
     message_to_bytes,
     reply_from_bytes,
     reply_to_bytes,
 )
-from treadle.runtime.desk import Desk, OwnChange
 from treadle.runtime.ports import NewRun
 from treadle.runtime.recovery import offers
 from treadle.runtime.registry import Registry
 from treadle.runtime.shards import Held
-from treadle.store.protocol import Batch, Reads
+from treadle.store.rows import Batch
 
 from .test_core import Bench, awaits, work
+
+if TYPE_CHECKING:
+    from treadle.runtime.desk import Desk
+    from treadle.store.protocol import Reads
+
 
 HOUR_NS = 3_600 * 10**9
 PAYLOAD = b"a payload"

@@ -26,7 +26,7 @@ from treadle.runtime.commands import (
 )
 from treadle.runtime.registry import DefinitionFamily, Registry
 from treadle.runtime.tasks import OPEN, Actor, Operation
-from treadle.store.protocol import GUEST, Message, Reads
+from treadle.store.rows import GUEST, Message
 from treadle.store.sql import SqlStore
 
 from .disk import Died, SimDialect
@@ -36,6 +36,8 @@ from .weather import MS
 from .workload import Action, Deploying, Forking, ForkWanted, Passing
 
 if TYPE_CHECKING:
+    from treadle.store.protocol import Reads
+
     from .world import SimWorld
 
 PATIENCE_NS = 3_000 * MS
