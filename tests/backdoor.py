@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, TypeVar
 
 from treadle.engine import Engine
 from treadle.host.passage import LoopAck
-from treadle.runtime.commands import OwnChange
+from treadle.runtime.own_changes import OwnChange
 
 if TYPE_CHECKING:
     from treadle.runtime.desk import Desk

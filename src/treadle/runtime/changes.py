@@ -22,13 +22,14 @@ from treadle.store.rows import Batch, TaskRow
 
 from . import lines, recovery
 from .admission import Admission
-from .commands import HANDED_ON, Change, Deliver, Inspect, Operate, View
+from .commands import Deliver, Inspect, Operate, View
 from .fetching import Fetching, NotAtHand
 from .gathering import Combine, Gatherings
 from .hot import BlobCache, Hot, HotRuns
 from .isolation import known
 from .lines import Lines
 from .mail import Mail
+from .own_changes import HANDED_ON, Change
 from .ports import Clock
 from .recovery import Recovery
 from .registry import Registry

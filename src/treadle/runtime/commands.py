@@ -223,8 +223,6 @@ Command = Deliver | Operate | FrameSent | CheckpointSaved | Inspect
 if TYPE_CHECKING:
     from treadle.store.protocol import Reads
 
-    from .desk import Desk
-
     class Elsewhere(Protocol):
         """Those who hold the other shards, as the core sees them."""
 
@@ -395,18 +393,3 @@ def reply_from_bytes(body: bytes) -> tuple[Value, TreadleError | None]:
     if "error" in found:
         return None, TreadleError.restored(found["error"], found["kind"])
     return found["value"], None
-
-
-# What an operation returns when events that it posted answer in its place.
-HANDED_ON = object()
-
-
-class OwnChange(msgspec.Struct, frozen=True):
-    """What the core asks of itself: a schedule ticks, a run is late. It has no byte form, is no command, and cannot be
-    handed in."""
-
-    change: Callable[[Desk], object]
-    ack: Ack | None = None
-
-
-Change = Operate | OwnChange

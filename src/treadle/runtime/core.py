@@ -42,7 +42,7 @@ from .ahead import Ahead, Nobody
 from .alerts import AlertBell
 from .changes import Changes, CoreDesk
 from .children import Children
-from .commands import Command, Deliver, Nowhere, Operate, OwnChange, View
+from .commands import Command, Deliver, Nowhere, Operate, View
 from .effects import Effects, Records
 from .fetching import Beside, Fetching, NotAtHand, at_once
 from .gate import Gate, Verify
@@ -55,6 +55,7 @@ from .lines import Lines
 from .mail import Mail
 from .meter import CoreMeter
 from .moving import Moves
+from .own_changes import OwnChange
 from .ports import Clock
 from .publication import Aside, Publication
 from .recovery import Recovery

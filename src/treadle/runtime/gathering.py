@@ -15,8 +15,9 @@ from msgspec.structs import replace
 
 from treadle.kernel.errors import TreadleError, ValueRefused
 
-from .commands import Deliver, Operate, OwnChange
+from .commands import Deliver, Operate
 from .mail import Mail
+from .own_changes import OwnChange
 from .shards import Held
 from .staging import Answers
 

@@ -16,7 +16,8 @@ from treadle.kernel.model import REFUSABLE
 from treadle.kernel.run import error_of
 from treadle.store.rows import GUEST
 
-from .commands import Change, CheckpointSaved, Deliver, FrameSent, Operate, OwnChange, Progress
+from .commands import CheckpointSaved, Deliver, FrameSent, Operate, Progress
+from .own_changes import Change, OwnChange
 from .staging import Answers, Staging
 from .undecided import Undecided
 

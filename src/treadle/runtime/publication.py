@@ -20,10 +20,11 @@ from treadle.store.rows import GUEST, Message
 
 from .ahead import Ahead
 from .changes import Changes
-from .commands import Deliver, OwnChange, message_to_bytes
+from .commands import Deliver, message_to_bytes
 from .hot import HotRuns
 from .intake import Intake, ProgressQueue
 from .mail import NOTHING, Leftovers, Mail
+from .own_changes import OwnChange
 from .ports import Answer
 from .registry import Registry
 from .staging import RunTurn, Staged, Staging

@@ -29,8 +29,9 @@ from treadle.lang.recurrence import SECOND_NS, instants, latest
 from treadle.lang.schedules import Schedule, run_id, trigger_id
 from treadle.store.rows import DefinitionRow
 
-from .commands import Deliver, Operate, OwnChange
+from .commands import Deliver, Operate
 from .meter import CoreMeter
+from .own_changes import OwnChange
 from .ports import Clock, NewRun
 from .shards import Held
 from .staging import Staged

@@ -24,10 +24,11 @@ from treadle.kernel.run import error_of
 from treadle.kernel.values import Value, encode
 from treadle.store.rows import GUEST, Batch, DefinitionRow, Numbered, TaskRow, beside_records
 
-from .commands import AuditEntry, Change, Deliver, Operate, OwnChange, Progress, audit_row, reply_to_bytes
+from .commands import AuditEntry, Deliver, Operate, Progress, audit_row, reply_to_bytes
 from .hot import BlobCache, Expected, Hot
 from .mail import Mail
 from .narrative import numbered
+from .own_changes import Change, OwnChange
 from .ports import Ack, Answer, Clock, News, Work
 from .shards import Held
 

@@ -35,7 +35,6 @@ from treadle.runtime.commands import (
     FrameSent,
     Inspect,
     Operate,
-    OwnChange,
     message_to_bytes,
     only_hands_on,
 )
@@ -45,6 +44,7 @@ from treadle.runtime.desk import NoOperations
 from treadle.runtime.fetching import Beside, at_once
 from treadle.runtime.hot import BlobCache, load_state
 from treadle.runtime.meter import CoreMeter
+from treadle.runtime.own_changes import OwnChange
 from treadle.runtime.ports import Ack, Audience, NewRun, News, Work
 from treadle.runtime.recovery import OFFER
 from treadle.runtime.registry import Registry, machines_of

@@ -11,15 +11,9 @@ import pytest
 from treadle.engine import Engine
 from treadle.kernel.errors import TreadleError
 from treadle.kernel.model import Signal
-from treadle.runtime.commands import (
-    CheckpointSaved,
-    Deliver,
-    FrameSent,
-    OwnChange,
-    message_to_bytes,
-    reply_from_bytes,
-)
+from treadle.runtime.commands import CheckpointSaved, Deliver, FrameSent, message_to_bytes, reply_from_bytes
 from treadle.runtime.effects import Effects
+from treadle.runtime.own_changes import OwnChange
 from treadle.store.rows import Batch
 from treadle.testing import toy
 

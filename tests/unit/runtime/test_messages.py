@@ -39,13 +39,13 @@ from treadle.runtime.commands import (
     Inspect,
     Operate,
     Own,
-    OwnChange,
     Sent,
     message_from_bytes,
     message_to_bytes,
     reply_from_bytes,
     reply_to_bytes,
 )
+from treadle.runtime.own_changes import OwnChange
 from treadle.runtime.ports import NewRun
 from treadle.runtime.recovery import offers
 from treadle.runtime.registry import Registry

@@ -15,9 +15,10 @@ import pytest
 from treadle.kernel.errors import AppendConflict, OwnershipLost, StoreFull, TreadleError
 from treadle.kernel.limits import LIMITS, Limits
 from treadle.kernel.model import Patch, Signal, shard_of
-from treadle.runtime.commands import HANDED_ON, Deliver, Operate, OwnChange, message_from_bytes
+from treadle.runtime.commands import Deliver, Operate, message_from_bytes
 from treadle.runtime.core import CONFLICTS_MAX
 from treadle.runtime.deploys import row_of
+from treadle.runtime.own_changes import HANDED_ON, OwnChange
 from treadle.runtime.ports import Ack
 from treadle.runtime.staging import BLOCK
 from treadle.store.open import open_sqlite

@@ -23,10 +23,11 @@ from treadle.kernel.errors import KernelBug, TreadleError, UnknownWorkflow
 from treadle.kernel.limits import Limits
 from treadle.kernel.model import OpenIntent
 from treadle.kernel.values import Value, decode_trusted, encode
-from treadle.runtime.commands import Deliver, Operate, OwnChange
+from treadle.runtime.commands import Deliver, Operate
 from treadle.runtime.core import Core
 from treadle.runtime.hot import Hot
 from treadle.runtime.opened import split_ids
+from treadle.runtime.own_changes import OwnChange
 from treadle.runtime.ports import Ack, Audience, News, Work
 from treadle.runtime.registry import Known, Registry, machines_of
 from treadle.store.rows import Batch, DefinitionRow

@@ -24,12 +24,13 @@ from treadle.runtime import core as core_module
 from treadle.runtime.admission import Admission
 from treadle.runtime.ahead import Ahead
 from treadle.runtime.changes import CoreDesk
-from treadle.runtime.commands import HANDED_ON, CheckpointSaved, Deliver, Operate
+from treadle.runtime.commands import CheckpointSaved, Deliver, Operate
 from treadle.runtime.core import Core
 from treadle.runtime.hot import Hot
 from treadle.runtime.intake import Inbox, ProgressQueue
 from treadle.runtime.lines import Lines, _Tally
 from treadle.runtime.moving import Moves
+from treadle.runtime.own_changes import HANDED_ON
 from treadle.runtime.publication import Aside, Publication
 from treadle.runtime.recovery import Recovery
 from treadle.runtime.staging import Answers, Staged, Staging
