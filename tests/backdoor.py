@@ -5,15 +5,12 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
-from typing import TYPE_CHECKING, TypeVar
+from typing import TypeVar
 
 from treadle.engine import Engine
 from treadle.host.passage import LoopAck
+from treadle.runtime.desk import Desk
 from treadle.runtime.own_changes import OwnChange
-
-if TYPE_CHECKING:
-    from treadle.runtime.desk import Desk
-
 
 T = TypeVar("T")
 

@@ -26,7 +26,7 @@ from treadle.lang.alerts import Alerts
 from treadle.lang.definition import Definition, Dialect, Surroundings
 from treadle.lang.handed import from_caller
 from treadle.lang.problems import Problem
-from treadle.runtime import deploys, document
+from treadle.runtime import deploys
 from treadle.runtime.commands import FORK, Deliver
 from treadle.runtime.ports import Clock, NewRun, SystemClock, Work
 from treadle.work.performers import PerformerTable
@@ -248,6 +248,8 @@ class Engine(
     async def graph(self, target: Any, *, at: int | None = None) -> Graph:
         """A picture of a definition, or of a run given by its id, now or as it was after a record."""
         if isinstance(target, str):
+            from treadle.runtime import document
+
             with suppress(RunNotFound):
                 state, loaded = await self.read(
                     lambda reads: document.state_at(reads, self.library.registry(reads), target, at=at)
@@ -343,6 +345,8 @@ class Engine(
     async def run(self, id: str) -> Run:
         """A handle on a run that is there."""
         if not is_going_on(self._bridge.seat.core, id):
+            from treadle.runtime import document
+
             await self.read(lambda reads: document.row_of(reads, id))
         return Run(self, id)
 
@@ -431,6 +435,8 @@ class Engine(
     async def replay(self, id: str, *, against: Any = None) -> dict[str, Any]:
         """Decides a run's whole journal again, perhaps by another definition: `{"id", "equal": true}`,
         or the first difference."""
+        from treadle.runtime import document
+
         other = await self.definition(against) if against is not None else None
 
         def ask(reads: Reads) -> dict[str, Any]:

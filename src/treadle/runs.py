@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar
 from treadle.kernel.errors import RunFailed, TreadleError
 from treadle.kernel.model import TERMINAL
 from treadle.kernel.values import Value
-from treadle.runtime import document
 from treadle.runtime.ports import Clock
 from treadle.work.worker import Worker
 
@@ -32,6 +31,8 @@ R_co = TypeVar("R_co", covariant=True)
 
 
 if TYPE_CHECKING:
+    from treadle.runtime.document import RunOutcome
+
     from .store.protocol import Reads
 
     class RunHome(Protocol):
@@ -72,6 +73,8 @@ class Run:
     async def show(self, *, engine: bool = False, at: int | None = None) -> dict[str, Any]:
         """The run document, as `treadle show --json` prints it."""
         at = whole("at", at)
+        from treadle.runtime import document  # for people; no run needs it
+
         library = self._engine.library
         shown = await self._engine.read(
             lambda reads: document.show(reads, library.registry(reads), self.id, engine=engine, at=at)
@@ -91,6 +94,8 @@ class Run:
 
     async def journal(self, *, after: int = 0, limit: int | None = None) -> list[dict[str, Any]]:
         """The records of the run, in order: its truth."""
+        from treadle.runtime import document  # for people; no run needs it
+
         after, limit = whole("after", after) or 0, whole("limit", limit)
         found: list[dict[str, Any]] = []
 
@@ -132,8 +137,16 @@ class Run:
                 await asyncio.sleep(GATHER_S)
 
     async def _ended(self) -> bool:
+        from treadle.runtime import document
+
         row = await self._engine.read(lambda reads: document.row_of(reads, self.id))
         return row.status in TERMINAL
+
+    async def _outcome(self) -> RunOutcome | None:
+        """How it ended, as the store tells it; those who were told need not ask."""
+        from treadle.runtime import document
+
+        return await self._engine.read(lambda reads: document.outcome(reads, self.id))
 
     async def result(self, timeout: float | None = None) -> Value:
         """Waits for the end and returns the result; raises RunFailed if it did not complete, and TimeoutError
@@ -142,22 +155,20 @@ class Run:
             shown: Mapping[str, Any] = await self._end(timeout)
         except TimeoutError as error:
             # Who does not wait looks once, and so does who waited until the very end.
-            ended = await self._engine.read(lambda reads: document.outcome(reads, self.id))
+            ended = await self._outcome()
             shown = await self.show() if ended is None else ended
             if shown["status"] not in TERMINAL:
                 raise TimeoutError(unfinished(shown, timeout)) from error
         result = result_of({"id": self.id, **shown})
         return result if self._typed is None else self._typed(result)
 
-    async def _end(self, timeout: float | None) -> document.RunOutcome:
+    async def _end(self, timeout: float | None) -> RunOutcome:
         async with asyncio.timeout(timeout):
             with self._engine.watch(self.id, end=True) as watch:
                 while True:
                     while watch.is_going_on:  # then there is nothing to look up yet
                         await watch.changed(None if watch.is_told else END_POLL_S)
-                    shown = watch.outcome() or await self._engine.read(
-                        lambda reads: document.outcome(reads, self.id)
-                    )
+                    shown = watch.outcome() or await self._outcome()
                     if shown is not None:
                         return shown
                     await watch.changed(None if watch.is_told else END_POLL_S)
@@ -170,6 +181,8 @@ class Run:
 
     async def at_rest(self, *, until_wait: bool = False, timeout: float | None = None) -> dict[str, Any]:
         """As `settled`, but gives only what a list of runs shows, which costs less."""
+        from treadle.runtime import document
+
         async with asyncio.timeout(timeout):
             with self._engine.watch("") as watch, self._engine.watch(self.id) as own:
                 while True:
@@ -186,6 +199,8 @@ class Run:
 
     def _unmoved(self, reads: Reads, *, timers: bool) -> RunRow | None:
         """The run, unless something moves it."""
+        from treadle.runtime import document
+
         row = document.row_of(reads, self.id)
         root = document.root_of(reads, row)
         unavailable = frozenset(self._engine.unavailable())

@@ -6,7 +6,7 @@ import asyncio
 import secrets
 from collections.abc import AsyncIterator, Awaitable, Callable, Collection
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import httpx
 import psycopg
@@ -19,6 +19,7 @@ from treadle.bus.far import FarBus, Relay, rows_of
 from treadle.bus.hatch import Hatch
 from treadle.bus.http import HttpBus
 from treadle.bus.local import LocalBus
+from treadle.bus.protocol import Bus, NearSide
 from treadle.bus.seal import Seal
 from treadle.server.app import create_app
 from treadle.server.workers import Workers
@@ -26,10 +27,6 @@ from treadle.store.open import open_store
 from treadle.testing import bus_conformance, resident_conformance
 from treadle.testing.bus_conformance import LEASE_S, QUEUE_MAX, Check, Recorder
 from treadle.testing.resident_conformance import NearCheck, NearPost
-
-if TYPE_CHECKING:
-    from treadle.bus.protocol import Bus, NearSide
-
 
 KEY = b"k" * 32
 

@@ -11,7 +11,7 @@ import tempfile
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import psycopg
 import pytest
@@ -22,15 +22,13 @@ from tests.pooling import Pooler
 from treadle.kernel.errors import AppendConflict
 from treadle.kernel.values import encode
 from treadle.store.open import open_sqlite, open_store, read_sqlite, read_store
+from treadle.store.protocol import Reads, Store
 from treadle.store.reads import SqlReads
 from treadle.store.rows import Batch, TimerRow
 from treadle.store.sql import SqlStore
 from treadle.testing import conformance
 from treadle.testing.conformance import Check, MakePlace, StoragePlace
 from treadle.testing.rows import record, run_row
-
-if TYPE_CHECKING:
-    from treadle.store.protocol import Reads, Store
 
 
 class SqlitePlace:

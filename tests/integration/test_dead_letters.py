@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 from tests.backdoor import change
@@ -14,10 +14,7 @@ from treadle import Engine
 from treadle.kernel.errors import InputInvalid
 from treadle.kernel.model import shard_of
 from treadle.runtime import dead_letters, document
-
-if TYPE_CHECKING:
-    from treadle.runtime.desk import Desk
-
+from treadle.runtime.desk import Desk
 
 WAITS = """
 dialect: process

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import suppress
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 import pytest_asyncio
@@ -17,13 +17,10 @@ from treadle.kernel.errors import RunNotFound, TreadleError
 from treadle.kernel.model import TERMINAL
 from treadle.lang.definition import Definition
 from treadle.runtime import document, tasks, timers
+from treadle.runtime.desk import Desk
 from treadle.runtime.registry import Registry
+from treadle.store.protocol import Reads
 from treadle.store.rows import TaskRow
-
-if TYPE_CHECKING:
-    from treadle.runtime.desk import Desk
-    from treadle.store.protocol import Reads
-
 
 FLOWS = {
     "waits": "steps: [{await: {signal: go, into: a}}, {complete: [{$: result.a}, {$: start.n}, {$: state.p}]}]",

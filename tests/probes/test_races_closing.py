@@ -8,19 +8,16 @@ import threading
 from collections.abc import Awaitable, Callable
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 
 from treadle import Engine, sync
 from treadle.kernel.errors import EngineStopped, RunNotFound, StoreGone
 from treadle.runtime import document
+from treadle.store.protocol import Reads
 from treadle.store.run_rows import RunRow
 from treadle.testing import assert_replays
-
-if TYPE_CHECKING:
-    from treadle.store.protocol import Reads
-
 
 DEADLINE_S = 60.0
 WAITS = "dialect: process\nname: waits\nversion: '1'\nsteps: [{await: {signal: go}}]\n"

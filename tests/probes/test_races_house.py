@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 import pytest_asyncio
@@ -14,10 +14,7 @@ from tests.probes.racing import DEADLINE_S, Door, House, Subject, compiled, meet
 from treadle import Engine, TreadleError
 from treadle.kernel.model import TERMINAL
 from treadle.runtime import document
-
-if TYPE_CHECKING:
-    from treadle.runtime.desk import Desk
-
+from treadle.runtime.desk import Desk
 
 FLOWS = {"waits": "steps: [{await: {signal: go}}]", "ends": "steps: [{complete: 1}]"}
 

@@ -6,7 +6,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Collection, Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import msgspec
 import pytest
@@ -20,15 +20,12 @@ from treadle.kernel.model import Context, Decision, Started, is_reference
 from treadle.kernel.values import Value, digest_bytes, encode
 from treadle.lang.definition import Definition
 from treadle.runtime.commands import Operate
+from treadle.runtime.desk import Handing
 from treadle.runtime.finding import Pins
+from treadle.store.protocol import Reads
 from treadle.store.rows import DefinitionRow
 from treadle.testing import assert_replays, toy
 from treadle.work.job import Done, Job
-
-if TYPE_CHECKING:
-    from treadle.runtime.desk import Handing
-    from treadle.store.protocol import Reads
-
 
 KEPT = encode("kept on account of a tally")
 TALLY = "tally"

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from treadle.definitions.dialects import Dialects
 from treadle.kernel.roles import is_cell, is_code
 from treadle.lang import standing
-from treadle.runtime import commands, deploys, schedules, tasks
+from treadle.runtime import commands, deploys, schedules
 from treadle.runtime.commands import Operate, only_hands_on
 from treadle.runtime.fetching import NotAtHand
 from treadle.runtime.registry import version_key
@@ -106,6 +106,8 @@ class EngineOperations:
 
     def recheck(self, desk: Desk, asked: Operate) -> None:
         if only_hands_on(asked):
+            from treadle.runtime import tasks  # it is there: it performed what is answered now
+
             tasks.recheck(desk, asked)
 
     def _deploy(self, desk: Desk, deploy: deploys.Deploy, fetched: Collection[str]) -> deploys.DeployAnswer:

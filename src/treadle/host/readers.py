@@ -17,7 +17,6 @@ from itertools import islice
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from treadle.kernel.errors import ConnectionLost, StoreGone
-from treadle.runtime import document
 from treadle.runtime.registry import Registry
 from treadle.store.open import Place, open_sqlite
 from treadle.store.reads import SqlReads
@@ -161,6 +160,8 @@ async def events_after(
     read: Ask, registry_of: Callable[[Reads], Registry], run: str, after: int, record: int
 ) -> list[dict[str, Any]]:
     """Page by page, so that a long history holds nobody up."""
+
+    from treadle.runtime import document
 
     def ask(reads: Reads) -> list[dict[str, Any]]:
         row = reads.run(run)

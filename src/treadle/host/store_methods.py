@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar, Unpack
 from treadle.arguments import check_filters, checked_state, checked_statuses
 from treadle.kernel.errors import RunExists, RunNotFound, ValueRefused
 from treadle.kernel.model import QUEUED, STATUSES
-from treadle.runtime import document
 from treadle.runtime.commands import REMOVE, RETURN
 from treadle.runtime.registry import Registry
 from treadle.store.reads import SqlReads
@@ -72,6 +71,8 @@ class StoreMethods(Reaches):
 
     async def listed(self, rows: Sequence[RunRow]) -> Rows:
         """Rows of runs as lists show them; those who are in line with their place."""
+        from treadle.runtime import document
+
         waiting = [row.id for row in rows if row.status == QUEUED]
         places: dict[str, Any] = {}
         if waiting:
@@ -96,6 +97,8 @@ class StoreMethods(Reaches):
             return await self._host.reading.read(
                 lambda reads: reads.runs(**filters, before_no=before_no, limit=limit)
             )
+        from treadle.runtime import document
+
         wanted = checked_state(state)
 
         def ask(reads: Reads) -> Sequence[RunRow]:

@@ -24,7 +24,7 @@ from treadle.kernel.errors import PASSING, EngineStopped, OwnershipLost, Treadle
 from treadle.kernel.limits import OWNER_POLL_MS
 from treadle.runtime.commands import Command, Deliver, FrameSent, Inspect
 from treadle.runtime.core import Core
-from treadle.store.members import MEMBERS, Membership
+from treadle.store.member_reads import MEMBERS
 
 from .asking import Correspondence
 from .haste import LOOK_S
@@ -32,6 +32,7 @@ from .haste import LOOK_S
 if TYPE_CHECKING:
     from treadle.runtime.commands import Elsewhere
     from treadle.runtime.ports import Port
+    from treadle.store.members import Membership
     from treadle.store.owner import Tenure
     from treadle.store.protocol import Store
 

@@ -22,6 +22,7 @@ from treadle.store.rows import Batch, TaskRow
 
 from . import lines, recovery
 from .admission import Admission
+from .board import Board
 from .commands import Deliver, Inspect, Operate, View
 from .fetching import Fetching, NotAtHand
 from .gathering import Combine, Gatherings
@@ -35,7 +36,6 @@ from .recovery import Recovery
 from .registry import Registry
 from .shards import Held
 from .staging import Answers, Numbers, Staged, Staging
-from .tasks import Board
 from .undecided import Undecided
 
 if TYPE_CHECKING:

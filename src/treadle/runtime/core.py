@@ -40,6 +40,7 @@ from . import alerts
 from .admission import Admission
 from .ahead import Ahead, Nobody
 from .alerts import AlertBell
+from .board import Board
 from .changes import Changes, CoreDesk
 from .children import Children
 from .commands import Command, Deliver, Nowhere, Operate, View
@@ -63,7 +64,6 @@ from .registry import Registry
 from .schedules import SchedulesDue
 from .shards import Held
 from .staging import Answers, Numbers, Staging
-from .tasks import Board
 from .timers import Timers
 from .undecided import Undecided
 

@@ -18,6 +18,7 @@ from treadle.store.rows import TimerRow
 
 from .ahead import Ahead
 from .alerts import AlertBell
+from .board import Board
 from .children import Children
 from .commands import Deliver
 from .hot import Hot
@@ -29,7 +30,6 @@ from .opened import join_ids
 from .ports import NewRun, Work
 from .registry import Registry
 from .staging import Answers, Closed, RunTurn, Staging
-from .tasks import Board
 from .timers import Timers
 from .undecided import is_undecided
 

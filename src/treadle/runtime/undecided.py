@@ -18,6 +18,7 @@ from treadle.kernel.values import Value
 from treadle.store.rows import GUEST, Message
 from treadle.store.run_rows import RunRow
 
+from .board import Board
 from .children import PARENT
 from .commands import Deliver, Own, message_to_bytes
 from .lines import Lines
@@ -28,7 +29,6 @@ from .ports import Clock, News
 from .registry import Registry
 from .shards import Held
 from .staging import Answers, Staging
-from .tasks import Board
 from .timers import Timers
 
 if TYPE_CHECKING:

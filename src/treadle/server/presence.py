@@ -19,10 +19,10 @@ from typing import TYPE_CHECKING, Any, Final
 from treadle.engine import Engine
 from treadle.kernel.errors import TreadleError
 from treadle.lang.duration import instant_text
+from treadle.store.member_reads import MemberSeen
 from treadle.store.members import LEASE_NS
 from treadle.store.open import store_path_or_none
 from treadle.store.presence import FilePresence, ServerSeen
-from treadle.store.sharing import MemberSeen
 
 from .problems import RequestRefused
 

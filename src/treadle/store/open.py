@@ -15,7 +15,6 @@ from treadle.kernel.errors import StoreUnavailable, Unsupported
 
 from .blobs import blobs_at
 from .connection import UNFINISHED
-from .members import Membership
 from .owner import OwnerLock
 from .reads import SqlReads
 from .sql import SqlStore, migrations
@@ -23,6 +22,7 @@ from .sqlite import SqliteDialect
 
 if TYPE_CHECKING:
     from .blobs import BlobPlace
+    from .members import Membership
     from .owner import Tenure
     from .postgres import Listener, PostgresDialect
 
@@ -97,6 +97,7 @@ class Place(msgspec.Struct, frozen=True):
         if not is_postgres(self.url):
             return None
         dialect = _postgres_dialect(self.url)
+        from .members import Membership
         from .postgres import notify
 
         return Membership(dialect, notify=notify)

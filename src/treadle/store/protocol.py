@@ -18,6 +18,7 @@ from .commits import UnderWay
 from .figures import StoreNumbers
 from .loose import Orphans
 from .marks import FollowedRecord, Mark, MovedRun
+from .member_reads import MemberSeen
 from .place_rows import Crowd, Line, PlaceRow
 from .rows import (
     AgeRule,
@@ -31,7 +32,6 @@ from .rows import (
     VersionRow,
 )
 from .run_rows import ColdRun, RunRow, RunsBegun
-from .sharing import MemberSeen
 
 
 class LooseReads(Protocol):

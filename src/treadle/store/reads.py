@@ -20,7 +20,7 @@ from .figures import StoreNumbers, numbers_of
 from .following import FollowReads
 from .many import ManyReads
 from .marks import MovedRun
-from .members import MemberReads
+from .member_reads import MemberReads
 from .places import PlaceReads
 from .row_reading import RUN_COLUMNS, run_of
 from .rows import AgeRule, AuditRow, DefinitionRow, TaskRow, TimerRow, VersionRow, bounded

@@ -37,26 +37,7 @@ from .worker_job import WorkerJob, failed
 if TYPE_CHECKING:
     from treadle.bus.protocol import NearSide
     from treadle.telemetry.tracer import Tracer, WorkSpan
-
-    from .worker_job import Definitions, Vault
-
-T = TypeVar("T")
-
-log = logging.getLogger("treadle.worker")
-
-COROUTINES: Final = "coroutines"
-FINISH_POLL_S: Final = 0.02
-# The lane of functions grows to this many threads while all of them are busy and nothing moves.
-THREADS_MAX: Final = 64
-# A lane that is full and has not moved for this long says so, and again after a while.
-STALLED_S: Final = 5.0
-STALLED_AGAIN_S: Final = 60.0
-STALLED_SHOWN_MAX: Final = 8
-# A coroutine that was cancelled and goes on all the same keeps its place for this long.
-CANCEL_S: Final = 5.0
-
-
-if TYPE_CHECKING:
+    from treadle.work.worker_job import Definitions, Vault
 
     class CoreDoor(Protocol):
         """How a worker reaches the core, from any thread but the core's."""
@@ -76,6 +57,22 @@ if TYPE_CHECKING:
         async def secret(self, intent: str, name: str) -> str | dict[str, str] | None:
             """A secret that whoever owns this work has for it; None if it has none, or is this process."""
             ...
+
+
+T = TypeVar("T")
+
+log = logging.getLogger("treadle.worker")
+
+COROUTINES: Final = "coroutines"
+FINISH_POLL_S: Final = 0.02
+# The lane of functions grows to this many threads while all of them are busy and nothing moves.
+THREADS_MAX: Final = 64
+# A lane that is full and has not moved for this long says so, and again after a while.
+STALLED_S: Final = 5.0
+STALLED_AGAIN_S: Final = 60.0
+STALLED_SHOWN_MAX: Final = 8
+# A coroutine that was cancelled and goes on all the same keeps its place for this long.
+CANCEL_S: Final = 5.0
 
 
 class _Here(threading.local):

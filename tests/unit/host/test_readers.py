@@ -7,17 +7,13 @@ import threading
 from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import pytest
 
 from treadle.host.readers import SHORT_THREADS, Readers
 from treadle.kernel.errors import ConnectionLost, StoreUnavailable
 from treadle.store.open import Place
-
-if TYPE_CHECKING:
-    from treadle.store.protocol import Reads
-
+from treadle.store.protocol import Reads
 
 TIMEOUT_S = 60
 

@@ -22,13 +22,13 @@ from treadle.runtime.desk import NoOperations
 from treadle.runtime.ports import Ack, Audience, NewRun, News, SystemClock, Work
 from treadle.runtime.registry import Registry, machines_of
 from treadle.store.open import open_sqlite
+from treadle.store.protocol import Store
 from treadle.store.rows import Batch
 from treadle.store.sql import SqlStore
 from treadle.testing.sim.drill_machine import DrillMachine
 
 if TYPE_CHECKING:
     from treadle.runtime.commands import Elsewhere
-    from treadle.store.protocol import Store
 
 
 DRILL = Definition("drill", "drill", "1.0.0", {"drill": True})

@@ -40,7 +40,7 @@ from treadle.runtime.commands import (
 )
 from treadle.runtime.core import RETRY_AFTER_NS, WARN_EVERY, Core
 from treadle.runtime.deploys import row_of
-from treadle.runtime.desk import NoOperations
+from treadle.runtime.desk import Desk, Handing, NoOperations, Operations
 from treadle.runtime.fetching import Beside, at_once
 from treadle.runtime.hot import BlobCache, load_state
 from treadle.runtime.meter import CoreMeter
@@ -56,7 +56,6 @@ from treadle.testing.sim.drill_machine import DrillMachine
 if TYPE_CHECKING:
     from treadle.runtime.ahead import Eager
     from treadle.runtime.commands import Elsewhere
-    from treadle.runtime.desk import Desk, Handing, Operations
 
 
 DRILL = Definition("drill", "drill", "1.0.0", {"drill": True})

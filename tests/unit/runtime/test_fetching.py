@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from treadle.kernel.errors import TreadleError
 from treadle.kernel.machine import Machine
@@ -12,17 +12,13 @@ from treadle.lang.definition import Definition
 from treadle.runtime import keeping
 from treadle.runtime.commands import FORK, FrameSent, Operate, message_to_bytes
 from treadle.runtime.deploys import row_of
-from treadle.runtime.desk import NoOperations
+from treadle.runtime.desk import Handing, NoOperations
 from treadle.runtime.fetching import NotAtHand
 from treadle.runtime.ports import NewRun
 from treadle.store.rows import Batch, Message, VersionRow
 from treadle.testing.sim.drill_machine import DrillMachine
 
 from .test_core import Bench, awaits, work
-
-if TYPE_CHECKING:
-    from treadle.runtime.desk import Handing
-
 
 LATE = Definition("late", "late", "1.0.0", {"drill": True})
 # What children of a drill are, once it is deployed.

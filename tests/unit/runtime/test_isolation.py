@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Awaitable, Callable, Iterator
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 
@@ -12,15 +12,13 @@ from treadle.engine import Engine
 from treadle.kernel.errors import TreadleError
 from treadle.kernel.model import Signal
 from treadle.runtime.commands import CheckpointSaved, Deliver, FrameSent, message_to_bytes, reply_from_bytes
+from treadle.runtime.desk import Desk
 from treadle.runtime.effects import Effects
 from treadle.runtime.own_changes import OwnChange
 from treadle.store.rows import Batch
 from treadle.testing import toy
 
 from .test_core import Bench, awaits, work
-
-if TYPE_CHECKING:
-    from treadle.runtime.desk import Desk
 
 
 @pytest.fixture(autouse=True)

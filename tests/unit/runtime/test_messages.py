@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 from msgspec.structs import replace
@@ -45,19 +45,16 @@ from treadle.runtime.commands import (
     reply_from_bytes,
     reply_to_bytes,
 )
+from treadle.runtime.desk import Desk
 from treadle.runtime.own_changes import OwnChange
 from treadle.runtime.ports import NewRun
 from treadle.runtime.recovery import offers
 from treadle.runtime.registry import Registry
 from treadle.runtime.shards import Held
+from treadle.store.protocol import Reads
 from treadle.store.rows import Batch
 
 from .test_core import Bench, awaits, work
-
-if TYPE_CHECKING:
-    from treadle.runtime.desk import Desk
-    from treadle.store.protocol import Reads
-
 
 HOUR_NS = 3_600 * 10**9
 PAYLOAD = b"a payload"

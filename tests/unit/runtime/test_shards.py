@@ -18,6 +18,7 @@ from treadle.kernel.model import Patch, Signal, shard_of
 from treadle.runtime.commands import Deliver, Operate, message_from_bytes
 from treadle.runtime.core import CONFLICTS_MAX
 from treadle.runtime.deploys import row_of
+from treadle.runtime.desk import Desk
 from treadle.runtime.own_changes import HANDED_ON, OwnChange
 from treadle.runtime.ports import Ack
 from treadle.runtime.staging import BLOCK
@@ -28,7 +29,6 @@ from .test_core import DRILL, Bench, awaits, work
 
 if TYPE_CHECKING:
     from treadle.runtime.commands import Elsewhere
-    from treadle.runtime.desk import Desk
 
 
 COUNT = 4

@@ -26,6 +26,7 @@ from treadle.runtime.commands import (
 )
 from treadle.runtime.registry import DefinitionFamily, Registry
 from treadle.runtime.tasks import OPEN, Actor, Operation
+from treadle.store.protocol import Reads
 from treadle.store.rows import GUEST, Message
 from treadle.store.sql import SqlStore
 
@@ -36,8 +37,6 @@ from .weather import MS
 from .workload import Action, Deploying, Forking, ForkWanted, Passing
 
 if TYPE_CHECKING:
-    from treadle.store.protocol import Reads
-
     from .world import SimWorld
 
 PATIENCE_NS = 3_000 * MS
