@@ -114,11 +114,13 @@ class Bridge:
         )
         # A core that begins anew bars what the one before it may still have in flight.
         holder = None if seat.member is None else seat.member.name
+        opened: asyncio.Future[BaseException | None] = loop.create_future()
         thread = CoreThread(
             partial(self.place.open, holder=holder, crowded=self._haste.is_crowded),
             partial(self._make_core, port),
             port,
             lock,
+            on_open=partial(self.home.hop, partial(_settle, opened)),
             on_stop=self._stopped,
             tend=self._haste.look,
             together=together,
@@ -128,9 +130,7 @@ class Bridge:
             thread.start()
         seat.take(thread)
         self._threads.know(thread.ident, threading.get_ident())
-        with threads_given():
-            failure = await asyncio.to_thread(thread.opened.get)
-        if failure is not None:
+        if (failure := await opened) is not None:
             raise failure
         self._started = True
         if self.place.shared and self._helping is not None:
@@ -234,3 +234,9 @@ class Bridge:
         with suppress(EngineStopped):
             for asked in () if core is None else recovery.offers(runs, core.held):
                 self.asks.submit(asked)
+
+
+def _settle(opened: asyncio.Future[BaseException | None], failure: BaseException | None) -> None:
+    """Of several cores of one life only the first is waited for; nor is one whose start was given up."""
+    if not opened.done():
+        opened.set_result(failure)

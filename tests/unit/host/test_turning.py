@@ -45,9 +45,12 @@ class House:
         self.turned_by: list[str] = []
         self.stopped: SimpleQueue[BaseException | None] = SimpleQueue()
         self.store: SqlStore | None = None
-        self.thread = CoreThread(self._open, self._core, self, None, on_stop=self.stopped.put)
+        opened: SimpleQueue[BaseException | None] = SimpleQueue()
+        self.thread = CoreThread(
+            self._open, self._core, self, None, on_open=opened.put, on_stop=self.stopped.put
+        )
         self.thread.start()
-        assert self.thread.opened.get(timeout=PATIENCE_S) is None
+        assert opened.get(timeout=PATIENCE_S) is None
 
     def _open(self) -> Store:
         self.store = open_sqlite(None)
