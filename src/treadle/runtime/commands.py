@@ -109,6 +109,7 @@ COLLECT: Final = "collect"
 FORK: Final = "fork"
 REMOVE: Final = "remove"
 RETURN: Final = "return"
+SCHEDULE: Final = "schedule"
 TASK: Final = "task"
 
 

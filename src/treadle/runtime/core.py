@@ -61,7 +61,7 @@ from .ports import Clock
 from .publication import Aside, Publication
 from .recovery import Recovery
 from .registry import Registry
-from .schedules import SchedulesDue
+from .schedules_due import SchedulesDue
 from .shards import Held
 from .staging import Answers, Numbers, Staging
 from .timers import Timers

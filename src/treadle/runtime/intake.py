@@ -42,7 +42,7 @@ from .mail import Mail, unusable
 from .narrative import frame_event
 from .ports import Answer
 from .recovery import Recovery
-from .schedules import SchedulesDue
+from .schedules_due import SchedulesDue
 from .shards import Held
 from .staging import Answers, Staged, Staging
 from .timers import Timers

@@ -322,7 +322,7 @@ class SimOperations(NoOperations):
                 return collecting.perform(desk, asked.body)
             case commands.FORK:
                 return keeping.perform_fork(desk, asked.body)
-            case schedules.KIND:
+            case commands.SCHEDULE:
                 return schedules.perform(desk, asked)
             case "deploy":
                 return deploys.perform(desk, deploys.Deploy.from_value(asked.body))
