@@ -25,7 +25,7 @@ from typing import Any
 from backports import zstd
 
 from treadle.store import packing, sql
-from treadle.store.protocol import Batch
+from treadle.store.rows import Batch
 
 FOLDER = Path(packing.__file__).parent / "dictionaries"
 BYTES_MAX = 48 * 1024

@@ -9,7 +9,8 @@ from typing import TypeVar
 
 from treadle.engine import Engine
 from treadle.host.passage import LoopAck
-from treadle.runtime.desk import Desk, OwnChange
+from treadle.runtime.desk import Desk
+from treadle.runtime.own_changes import OwnChange
 
 T = TypeVar("T")
 

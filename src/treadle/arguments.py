@@ -30,7 +30,8 @@ from treadle.lang.handed import copied_from_caller, from_caller
 from treadle.lang.quota import check_priority
 from treadle.runtime.commands import check_name
 from treadle.runtime.ports import SystemClock
-from treadle.store.protocol import DefinitionRow
+
+from .store.rows import DefinitionRow
 
 if TYPE_CHECKING:
     from treadle.performers.agent.api import Provider
@@ -42,43 +43,43 @@ _DIGITS: Final = "0123456789abcdefghjkmnpqrstvwxyz"
 _NESTS: Final = (list, tuple, dict, set, frozenset)
 
 
-class StartOptions(TypedDict, total=False):
-    """What a start takes by name, besides the workflow and its input."""
+if TYPE_CHECKING:
 
-    id: str | None
-    key: Value
-    reference: str | None
-    priority: int | None
-    model: str | Provider | None
-    config: Mapping[str, Any] | None
-    secrets: str | None
-    offline: bool
-    dry_run: bool
-    templates: Mapping[str, Any] | None
-    skills: Sequence[str]
-    traceparent: str | None
+    class StartOptions(TypedDict, total=False):
+        """What a start takes by name, besides the workflow and its input."""
 
+        id: str | None
+        key: Value
+        reference: str | None
+        priority: int | None
+        model: str | Provider | None
+        config: Mapping[str, Any] | None
+        secrets: str | None
+        offline: bool
+        dry_run: bool
+        templates: Mapping[str, Any] | None
+        skills: Sequence[str]
+        traceparent: str | None
 
-class RunFilters(TypedDict, total=False):
-    """Which runs are meant: each that is given must hold. `state` names values of a run's state, by dotted names."""
+    class RunFilters(TypedDict, total=False):
+        """Which runs are meant: each that is given must hold. `state` names values of a run's state, by dotted names."""
 
-    status: str | Sequence[str]
-    workflow: str | None
-    reference: str | None
-    since_ns: int | None
-    until_ns: int | None
-    search: str | None
-    state: Mapping[str, Any] | None
+        status: str | Sequence[str]
+        workflow: str | None
+        reference: str | None
+        since_ns: int | None
+        until_ns: int | None
+        search: str | None
+        state: Mapping[str, Any] | None
 
+    class TaskFilters(TypedDict, total=False):
+        """Which tasks of the inbox are meant; those that are open or claimed if no status is given."""
 
-class TaskFilters(TypedDict, total=False):
-    """Which tasks of the inbox are meant; those that are open or claimed if no status is given."""
-
-    role: str | None
-    assignee: str | None
-    status: str | Sequence[str]
-    reference: str | None
-    run: str | None
+        role: str | None
+        assignee: str | None
+        status: str | Sequence[str]
+        reference: str | None
+        run: str | None
 
 
 def positive(name: str, value: object) -> int:

@@ -23,13 +23,12 @@ from treadle.kernel.errors import NotWaiting, RunNotFound, TreadleError, Unsuppo
 from treadle.kernel.model import Cancel, Patch, Retry, Signal
 from treadle.kernel.values import Value
 from treadle.lang.alerts import Alerts
-from treadle.lang.definition import Definition, Dialect, Surroundings, TypedWorkflow
+from treadle.lang.definition import Definition, Dialect, Surroundings
 from treadle.lang.handed import from_caller
 from treadle.lang.problems import Problem
-from treadle.runtime import deploys, document
+from treadle.runtime import deploys
 from treadle.runtime.commands import FORK, Deliver
 from treadle.runtime.ports import Clock, NewRun, SystemClock, Work
-from treadle.store.protocol import DefinitionRow, Reads
 from treadle.work.performers import PerformerTable
 from treadle.work.worker import Worker
 
@@ -54,14 +53,17 @@ from .performers import performers_of
 from .runs import Run, TypedRun
 from .secrets.providers import Secrets, store_beside
 from .store.open import Place, migrate_store, store_path
+from .store.rows import DefinitionRow
 
 if TYPE_CHECKING:
     from .apps.operations import Applications
     from .dialects.process.builder import Process
     from .dialects.reactive.app import App
+    from .lang.definition import TypedWorkflow
     from .lang.graph import Graph
     from .performers.agent.agents import Agents
     from .performers.agent.api import Provider
+    from .store.protocol import Reads
 
     # What can be started besides functions, whose types are known.
     Untyped: TypeAlias = str | Definition | Process | App
@@ -249,6 +251,8 @@ class Engine(
     async def graph(self, target: Any, *, at: int | None = None) -> Graph:
         """A picture of a definition, or of a run given by its id, now or as it was after a record."""
         if isinstance(target, str):
+            from treadle.runtime import document
+
             with suppress(RunNotFound):
                 state, loaded = await self.read(
                     lambda reads: document.state_at(reads, self.library.registry(reads), target, at=at)
@@ -344,6 +348,8 @@ class Engine(
     async def run(self, id: str) -> Run:
         """A handle on a run that is there."""
         if not is_going_on(self._bridge.seat.core, id):
+            from treadle.runtime import document
+
             await self.read(lambda reads: document.row_of(reads, id))
         return Run(self, id)
 
@@ -432,6 +438,8 @@ class Engine(
     async def replay(self, id: str, *, against: Any = None) -> dict[str, Any]:
         """Decides a run's whole journal again, perhaps by another definition: `{"id", "equal": true}`,
         or the first difference."""
+        from treadle.runtime import document
+
         other = await self.definition(against) if against is not None else None
 
         def ask(reads: Reads) -> dict[str, Any]:

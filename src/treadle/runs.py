@@ -6,19 +6,18 @@ import asyncio
 import time
 from collections.abc import AsyncIterator, Callable, Mapping
 from itertools import islice
-from typing import Any, Generic, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar
 
 from treadle.kernel.errors import RunFailed, TreadleError
 from treadle.kernel.model import TERMINAL
 from treadle.kernel.values import Value
-from treadle.runtime import document
 from treadle.runtime.ports import Clock
-from treadle.store.protocol import Reads, RunRow
 from treadle.work.worker import Worker
 
 from .arguments import whole
 from .definitions.library import Library
 from .host.news import Watch
+from .store.run_rows import RunRow
 
 # How long a waiter trusts that it will be told; guests of another process are never told. Where every commit is ours and says so
 # thousands may wait, and must not ask for what they will be told: they are reminded together (`Watching.remind`).
@@ -31,18 +30,23 @@ T = TypeVar("T")
 R_co = TypeVar("R_co", covariant=True)
 
 
-class RunHome(Protocol):
-    """What a handle needs of the engine that its run lives in."""
+if TYPE_CHECKING:
+    from treadle.runtime.document import RunOutcome
 
-    library: Library
-    worker: Worker
-    clock: Clock
+    from .store.protocol import Reads
 
-    async def read(self, question: Callable[[Reads], T], *, long: bool = False) -> T: ...
-    async def events_after(self, run: str, after: int, record: int = 1) -> list[dict[str, Any]]: ...
-    async def replay(self, id: str, *, against: Any = None) -> dict[str, Any]: ...
-    def watch(self, run: str, *, end: bool = False) -> Watch: ...
-    def unavailable(self) -> dict[str, str]: ...
+    class RunHome(Protocol):
+        """What a handle needs of the engine that its run lives in."""
+
+        library: Library
+        worker: Worker
+        clock: Clock
+
+        async def read(self, question: Callable[[Reads], T], *, long: bool = False) -> T: ...
+        async def events_after(self, run: str, after: int, record: int = 1) -> list[dict[str, Any]]: ...
+        async def replay(self, id: str, *, against: Any = None) -> dict[str, Any]: ...
+        def watch(self, run: str, *, end: bool = False) -> Watch: ...
+        def unavailable(self) -> dict[str, str]: ...
 
 
 class Run:
@@ -69,6 +73,8 @@ class Run:
     async def show(self, *, engine: bool = False, at: int | None = None) -> dict[str, Any]:
         """The run document, as `treadle show --json` prints it."""
         at = whole("at", at)
+        from treadle.runtime import document  # for people; no run needs it
+
         library = self._engine.library
         shown = await self._engine.read(
             lambda reads: document.show(reads, library.registry(reads), self.id, engine=engine, at=at)
@@ -88,6 +94,8 @@ class Run:
 
     async def journal(self, *, after: int = 0, limit: int | None = None) -> list[dict[str, Any]]:
         """The records of the run, in order: its truth."""
+        from treadle.runtime import document  # for people; no run needs it
+
         after, limit = whole("after", after) or 0, whole("limit", limit)
         found: list[dict[str, Any]] = []
 
@@ -129,8 +137,16 @@ class Run:
                 await asyncio.sleep(GATHER_S)
 
     async def _ended(self) -> bool:
+        from treadle.runtime import document
+
         row = await self._engine.read(lambda reads: document.row_of(reads, self.id))
         return row.status in TERMINAL
+
+    async def _outcome(self) -> RunOutcome | None:
+        """How it ended, as the store tells it; those who were told need not ask."""
+        from treadle.runtime import document
+
+        return await self._engine.read(lambda reads: document.outcome(reads, self.id))
 
     async def result(self, timeout: float | None = None) -> Value:
         """Waits for the end and returns the result; raises RunFailed if it did not complete, and TimeoutError
@@ -139,22 +155,20 @@ class Run:
             shown: Mapping[str, Any] = await self._end(timeout)
         except TimeoutError as error:
             # Who does not wait looks once, and so does who waited until the very end.
-            ended = await self._engine.read(lambda reads: document.outcome(reads, self.id))
+            ended = await self._outcome()
             shown = await self.show() if ended is None else ended
             if shown["status"] not in TERMINAL:
                 raise TimeoutError(unfinished(shown, timeout)) from error
         result = result_of({"id": self.id, **shown})
         return result if self._typed is None else self._typed(result)
 
-    async def _end(self, timeout: float | None) -> document.RunOutcome:
+    async def _end(self, timeout: float | None) -> RunOutcome:
         async with asyncio.timeout(timeout):
             with self._engine.watch(self.id, end=True) as watch:
                 while True:
                     while watch.is_going_on:  # then there is nothing to look up yet
                         await watch.changed(None if watch.is_told else END_POLL_S)
-                    shown = watch.outcome() or await self._engine.read(
-                        lambda reads: document.outcome(reads, self.id)
-                    )
+                    shown = watch.outcome() or await self._outcome()
                     if shown is not None:
                         return shown
                     await watch.changed(None if watch.is_told else END_POLL_S)
@@ -167,6 +181,8 @@ class Run:
 
     async def at_rest(self, *, until_wait: bool = False, timeout: float | None = None) -> dict[str, Any]:
         """As `settled`, but gives only what a list of runs shows, which costs less."""
+        from treadle.runtime import document
+
         async with asyncio.timeout(timeout):
             with self._engine.watch("") as watch, self._engine.watch(self.id) as own:
                 while True:
@@ -183,6 +199,8 @@ class Run:
 
     def _unmoved(self, reads: Reads, *, timers: bool) -> RunRow | None:
         """The run, unless something moves it."""
+        from treadle.runtime import document
+
         row = document.row_of(reads, self.id)
         root = document.root_of(reads, row)
         unavailable = frozenset(self._engine.unavailable())

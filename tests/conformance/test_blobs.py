@@ -5,13 +5,18 @@ from __future__ import annotations
 import socket
 from collections.abc import Iterator
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
 
 from treadle import Engine
 from treadle.kernel.errors import BlobCorrupt, BlobMissing, StoreUnavailable, Unsupported
 from treadle.kernel.values import digest_bytes
-from treadle.store.blobs import BlobPlace, blobs_at
+from treadle.store.blobs import blobs_at
+
+if TYPE_CHECKING:
+    from treadle.store.blobs import BlobPlace
+
 
 BODY = b"x" * 100_000
 DIGEST = digest_bytes(BODY)

@@ -14,11 +14,12 @@ import pytest
 
 from treadle import Engine
 from treadle.bus.carrier import Carrier
+from treadle.bus.data import Taken
 from treadle.bus.far import FarBus, Relay, rows_of
 from treadle.bus.hatch import Hatch
 from treadle.bus.http import HttpBus
 from treadle.bus.local import LocalBus
-from treadle.bus.protocol import Bus, NearSide, Taken
+from treadle.bus.protocol import Bus, NearSide
 from treadle.bus.seal import Seal
 from treadle.server.app import create_app
 from treadle.server.workers import Workers

@@ -28,7 +28,7 @@ from treadle.store.pipelines import Pipelined
 from treadle.store.postgres import PostgresDialect, PostgresStore
 from treadle.store.postgres_columns import Column
 from treadle.store.postgres_link import Bounded, PostgresConnection
-from treadle.store.protocol import Batch
+from treadle.store.rows import Batch
 from treadle.testing.rows import record, run_row
 
 

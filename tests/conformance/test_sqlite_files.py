@@ -32,7 +32,7 @@ from treadle.kernel.errors import (
 )
 from treadle.store.open import open_sqlite, read_sqlite, schema_version
 from treadle.store.owner import OwnerLock
-from treadle.store.protocol import Batch
+from treadle.store.rows import Batch
 from treadle.store.sql import migrations
 from treadle.store.sqlite import APPLICATION_ID, SqliteDialect
 from treadle.testing.rows import contents, full_batch, record, run_row

@@ -22,8 +22,9 @@ from tests.pooling import Pooler
 from treadle.kernel.errors import AppendConflict
 from treadle.kernel.values import encode
 from treadle.store.open import open_sqlite, open_store, read_sqlite, read_store
-from treadle.store.protocol import Batch, Reads, Store, TimerRow
+from treadle.store.protocol import Reads, Store
 from treadle.store.reads import SqlReads
+from treadle.store.rows import Batch, TimerRow
 from treadle.store.sql import SqlStore
 from treadle.testing import conformance
 from treadle.testing.conformance import Check, MakePlace, StoragePlace

@@ -21,8 +21,8 @@ from tests import nursery
 from treadle.engine import Engine
 from treadle.kernel.errors import OwnershipLost, TreadleError
 from treadle.store.open import open_sqlite, read_sqlite
-from treadle.store.protocol import Batch
 from treadle.store.reads import SqlReads
+from treadle.store.rows import Batch
 from treadle.testing import toy
 from treadle.work.job import Done, Job
 

@@ -19,7 +19,7 @@ from treadle.kernel.values import digest_bytes, encode
 from treadle.runtime.collecting import Collection
 from treadle.runtime.commands import Deliver, message_to_bytes
 from treadle.store.open import open_store
-from treadle.store.protocol import Batch, Message
+from treadle.store.rows import Batch, Message
 from treadle.testing import assert_replays
 from treadle.testing.rows import run_row
 

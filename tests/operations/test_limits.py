@@ -13,7 +13,7 @@ import pytest
 from treadle import Engine, flow
 from treadle.kernel.errors import InputInvalid, QueueFull, RunQueued, TreadleError
 from treadle.process import process
-from treadle.store.protocol import Batch
+from treadle.store.rows import Batch
 from treadle.store.sql import SqlStore
 from treadle.testing import VirtualClock, assert_replays
 

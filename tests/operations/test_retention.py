@@ -23,7 +23,8 @@ from treadle.runtime.commands import Deliver, message_to_bytes
 from treadle.runtime.registry import kept_until
 from treadle.server.app import create_app
 from treadle.store.open import open_store
-from treadle.store.protocol import Batch, Message, RunRow
+from treadle.store.rows import Batch, Message
+from treadle.store.run_rows import RunRow
 from treadle.store.sqlite import SqliteDialect
 from treadle.testing import VirtualClock, assert_replays
 from treadle.testing.rows import record, run_row

@@ -17,7 +17,7 @@ from treadle.kernel.errors import TreadleError
 from treadle.lang.duration import parse_instant
 from treadle.lang.recurrence import Every, instants
 from treadle.lang.schedules import run_id
-from treadle.store.protocol import Batch
+from treadle.store.rows import Batch
 from treadle.store.sql import SqlStore
 from treadle.testing import VirtualClock, assert_replays
 

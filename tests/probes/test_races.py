@@ -19,7 +19,8 @@ from treadle.lang.definition import Definition
 from treadle.runtime import document, tasks, timers
 from treadle.runtime.desk import Desk
 from treadle.runtime.registry import Registry
-from treadle.store.protocol import Reads, TaskRow
+from treadle.store.protocol import Reads
+from treadle.store.rows import TaskRow
 
 FLOWS = {
     "waits": "steps: [{await: {signal: go, into: a}}, {complete: [{$: result.a}, {$: start.n}, {$: state.p}]}]",

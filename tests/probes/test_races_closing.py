@@ -15,7 +15,8 @@ import pytest
 from treadle import Engine, sync
 from treadle.kernel.errors import EngineStopped, RunNotFound, StoreGone
 from treadle.runtime import document
-from treadle.store.protocol import Reads, RunRow
+from treadle.store.protocol import Reads
+from treadle.store.run_rows import RunRow
 from treadle.testing import assert_replays
 
 DEADLINE_S = 60.0

@@ -54,7 +54,7 @@ FACES = {
 # Two rooms that never meet; rename one when you are there.
 FAR_APART = {
     "Session": {"cli/command.py", "performers/agent/mcp.py"},
-    "Settled": {"bus/protocol.py", "dialects/function/awaits.py"},
+    "Settled": {"bus/data.py", "dialects/function/awaits.py"},
     "Watched": {"dialects/function/guard.py", "performers/agent/visits.py"},
 }
 

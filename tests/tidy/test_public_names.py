@@ -103,7 +103,9 @@ UNUSED = (
     "importlib.resources", "logging.config", "multiprocessing", "zipfile", "zoneinfo",
     "treadle.access.tokens", "treadle.apps.operations", "treadle.client", "treadle.dialects.agent", "treadle.dialects.reactive",
     "treadle.draw", "treadle.host.checkup", "treadle.host.pool_sharing", "treadle.host.sharing", "treadle.lang.graph", "treadle.lang.json_schema", "treadle.lang.yaml_text",
-    "treadle.performers.agent", "treadle.runtime.doctor", "treadle.runtime.returns", "treadle.secrets.keychain", "treadle.server", "treadle.store.archives",
+    "treadle.bus.protocol", "treadle.performers.agent", "treadle.runtime.desk", "treadle.runtime.doctor", "treadle.runtime.document",
+    "treadle.runtime.returns", "treadle.runtime.schedules", "treadle.runtime.tasks", "treadle.lang.recurrence", "treadle.lang.schedules", "treadle.store.members",
+    "treadle.store.protocol", "treadle.store.sharing", "treadle.secrets.keychain", "treadle.server", "treadle.store.archives",
     "treadle.store.backups", "treadle.store.copying", "treadle.store.postgres", "treadle.telemetry", "treadle.testing",
     "treadle.tools.python_pool", "treadle.views",
 )  # fmt: skip

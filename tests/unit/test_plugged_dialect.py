@@ -22,7 +22,8 @@ from treadle.lang.definition import Definition
 from treadle.runtime.commands import Operate
 from treadle.runtime.desk import Handing
 from treadle.runtime.finding import Pins
-from treadle.store.protocol import DefinitionRow, Reads
+from treadle.store.protocol import Reads
+from treadle.store.rows import DefinitionRow
 from treadle.testing import assert_replays, toy
 from treadle.work.job import Done, Job
 

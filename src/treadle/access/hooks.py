@@ -10,16 +10,19 @@ import hmac
 import re
 from collections.abc import Mapping
 from hashlib import sha256
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 
 from treadle.kernel.errors import InputInvalid
 from treadle.kernel.values import encode
-from treadle.runtime.desk import Desk
-from treadle.store.protocol import Reads
 
 from .tokens import AccessHome
+
+if TYPE_CHECKING:
+    from treadle.runtime.desk import Desk
+    from treadle.store.protocol import Reads
+
 
 KIND: Final = "hook"
 WINDOW_S: Final = 300

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from treadle.kernel.errors import InputInvalid
 from treadle.runtime.commands import Operate
-from treadle.runtime.desk import Desk
 
 from . import hooks, tokens, trail
+
+if TYPE_CHECKING:
+    from treadle.runtime.desk import Desk
 
 
 def perform(desk: Desk, asked: Operate) -> Any:

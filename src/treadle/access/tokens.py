@@ -13,7 +13,7 @@ import secrets
 from collections.abc import Awaitable, Callable, Sequence
 from hashlib import sha256
 from hmac import compare_digest
-from typing import Any, Final, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, Final, Protocol, TypeVar
 
 import msgspec
 
@@ -21,9 +21,12 @@ from treadle.kernel.errors import InputInvalid, TreadleError, ValueRefused
 from treadle.kernel.values import encode
 from treadle.lang.duration import instant_text, parse_duration, parse_instant
 from treadle.runtime.commands import OWN_NAMES
-from treadle.runtime.desk import Desk
 from treadle.runtime.ports import Clock
-from treadle.store.protocol import Reads
+
+if TYPE_CHECKING:
+    from treadle.runtime.desk import Desk
+    from treadle.store.protocol import Reads
+
 
 T = TypeVar("T")
 

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 
 from treadle.runtime.commands import REFUSED, AuditEntry, audit_shown
-from treadle.runtime.desk import Desk
-from treadle.store.protocol import Reads
 
 from .tokens import AccessHome
+
+if TYPE_CHECKING:
+    from treadle.runtime.desk import Desk
+    from treadle.store.protocol import Reads
 
 
 async def listed(home: AccessHome, **asked: Any) -> list[dict[str, Any]]:

@@ -4,17 +4,20 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Protocol
 
-from treadle.host.offers import DialectOperations, Offer
+from treadle.host.offers import Offer
 
 if TYPE_CHECKING:
+    from treadle.host.offers import DialectOperations
     from treadle.runtime.finding import Pins
 
     from .operations import Applications
 
 
-class HasApplications(Protocol):
-    @property
-    def applications(self) -> Applications: ...
+if TYPE_CHECKING:
+
+    class HasApplications(Protocol):
+        @property
+        def applications(self) -> Applications: ...
 
 
 def offer(home: HasApplications) -> Offer:

@@ -19,16 +19,19 @@ import asyncio
 import os
 import socket
 from collections.abc import Callable
-from typing import Any, Final, Protocol
+from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from treadle.dialects.reactive.app import App
 from treadle.dialects.reactive.governance import ApplyBlocked, closed_until, is_closed_by
 from treadle.kernel.errors import PASSING, InputInvalid, TreadleError
 from treadle.kernel.values import Value
 from treadle.runtime.commands import Operate
-from treadle.runtime.desk import Desk, Handing
 
 from . import cells
+
+if TYPE_CHECKING:
+    from treadle.runtime.desk import Desk, Handing
+
 
 # How long cells may be closed; and how far the clocks of two members may be apart (a server that is further off is not
 # ready).

@@ -10,7 +10,7 @@ Everything here runs on the core thread, between batches, or reads. Nothing is a
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from treadle.dialects.reactive import governance
 from treadle.dialects.reactive.app import DIALECT_NAME, App
@@ -28,13 +28,17 @@ from treadle.kernel.values import Value, encode
 from treadle.lang.duration import instant_text
 from treadle.runtime import deploys
 from treadle.runtime.commands import Deliver, Operate
-from treadle.runtime.desk import Desk, Handing
 from treadle.runtime.hot import BlobCache, load_state
 from treadle.runtime.opened import open_work
 from treadle.runtime.ports import NewRun
 from treadle.runtime.registry import Registry
 from treadle.runtime.staging import answer_of, refusal_of
-from treadle.store.protocol import Reads, RunRow
+from treadle.store.run_rows import RunRow
+
+if TYPE_CHECKING:
+    from treadle.runtime.desk import Desk, Handing
+    from treadle.store.protocol import Reads
+
 
 PAGE = 1_000
 # The operation that publishes an event to several cells.

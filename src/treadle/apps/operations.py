@@ -12,7 +12,7 @@ from collections.abc import Callable, Collection, Mapping
 from contextlib import AbstractContextManager
 from functools import partial
 from secrets import token_hex
-from typing import Any, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 from treadle.arguments import named, whole
 from treadle.definitions.library import Library
@@ -29,13 +29,17 @@ from treadle.kernel.values import Value
 from treadle.lang.definition import Definition, Dialect
 from treadle.runtime import deploys, document
 from treadle.runtime.commands import Command, Deliver, Operate
-from treadle.runtime.desk import Handing
 from treadle.runtime.fetching import NotAtHand
 from treadle.runtime.ports import Ack
 from treadle.runtime.registry import Registry
-from treadle.store.protocol import DefinitionRow, Reads
+from treadle.store.rows import DefinitionRow
 
 from . import barrier, cells, snapshots
+
+if TYPE_CHECKING:
+    from treadle.runtime.desk import Handing
+    from treadle.store.protocol import Reads
+
 
 T = TypeVar("T")
 DRAIN_POLL_S = 0.05

@@ -9,18 +9,22 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from contextlib import nullcontext
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from treadle.dialects.reactive.app import App
 from treadle.dialects.reactive.index import EMPTY, CellIndex, Entry
 from treadle.kernel.errors import TreadleError
 from treadle.kernel.values import decode_trusted, digest_bytes, encode
 from treadle.lang.duration import instant_text
-from treadle.runtime.desk import Desk
 from treadle.runtime.finding import Pins
-from treadle.store.protocol import Reads, RunRow
+from treadle.store.run_rows import RunRow
 
 from .cells import is_cell, queued
+
+if TYPE_CHECKING:
+    from treadle.runtime.desk import Desk
+    from treadle.store.protocol import Reads
+
 
 PAGE = 500
 SNAPSHOTS = "cells"

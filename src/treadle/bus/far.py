@@ -25,9 +25,9 @@ from treadle.kernel.limits import LEASE_RENEW_MS
 from treadle.kernel.values import Value, decode, encode
 
 from .carrier import Away, Carrier, Pulled, Shards, Ticket
+from .data import NOT_HANDED_OUT, Handed, Noted, Settled, Settling, Taken, Told
 from .hatch import Hatch
 from .messages import convert, handed_from_value, handed_value, settling_value, told_value
-from .protocol import NOT_HANDED_OUT, Handed, Noted, Settled, Settling, Taken, Told
 from .seal import Seal
 from .waiting import at_most
 

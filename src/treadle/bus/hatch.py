@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Collection, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 
@@ -18,20 +18,13 @@ from treadle.kernel.values import Value
 from treadle.runtime.commands import LATE
 from treadle.runtime.ports import Work
 
+from .data import NOT_HANDED_OUT, Can, Handed, Noted, Refusal, Settled, Settling, Taken, Told
 from .local import LocalBus, Standing
 from .messages import settling_from_value, settling_value, told_from_value, told_value
-from .protocol import (
-    NOT_HANDED_OUT,
-    Can,
-    Handed,
-    Noted,
-    Owner,
-    Refusal,
-    Settled,
-    Settling,
-    Taken,
-    Told,
-)
+
+if TYPE_CHECKING:
+    from .protocol import Owner
+
 
 # How long an open `take` waits before it looks whose leases have run out.
 LOOK_S = 0.5

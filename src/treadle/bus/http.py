@@ -16,11 +16,11 @@ import httpx
 from treadle.kernel.errors import InputInvalid, TreadleError
 from treadle.kernel.values import Value, decode, digest_bytes, encode
 from treadle.kernel.values import digest as digest_of
-from treadle.store.protocol import DefinitionRow
+from treadle.store.rows import DefinitionRow
 
 from .carrier import Away
+from .data import Handed, Noted, Settled, Settling, Taken, Told
 from .messages import convert, handed_from_value, settling_value, told_value
-from .protocol import Handed, Noted, Settled, Settling, Taken, Told
 
 log = logging.getLogger("treadle.worker")
 

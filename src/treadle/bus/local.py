@@ -15,7 +15,7 @@ from typing import Final, Literal
 from treadle.kernel.limits import LEASE_DURATION_MS, POOL_QUEUE_MAX
 from treadle.runtime.ports import Clock, Work
 
-from .protocol import Can, Handed
+from .data import Can, Handed
 from .queues import WorkEntry, WorkQueues
 from .seal import Seal
 from .view import BusView

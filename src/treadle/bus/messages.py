@@ -12,7 +12,7 @@ from treadle.kernel.model import OpenIntent, Receipt, ReceiptStatus, event_value
 from treadle.kernel.values import Value, decode, encode
 from treadle.runtime.ports import Work
 
-from .protocol import DEFAULT_POOL, Handed, Settling, Told
+from .data import DEFAULT_POOL, Handed, Settling, Told
 
 T = TypeVar("T")
 

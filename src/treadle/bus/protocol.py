@@ -2,7 +2,7 @@
 
 The owner of a store *offers* the work that its commits opened, *revokes* what is no longer wanted, and takes work
 back from workers that fall silent. A worker *takes* what it can do, *renews* while it works, reports *progress*, and
-*settles* with one receipt; what it cannot finish it *releases*. All of it is data with a byte form (`messages.py`).
+*settles* with one receipt; what it cannot finish it *releases*. All of it is data (`data.py`) with a byte form (`messages.py`).
 
 Leases are for progress, not for safety: the first receipt settles an intent, any other is stale. So a bus may lose
 everything it holds: open intents are offered again by whoever owns them.
@@ -11,80 +11,15 @@ everything it holds: open intents are offered again by whoever owns them.
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping, Sequence
-from typing import Final, Literal, Protocol
-
-import msgspec
+from typing import Protocol
 
 from treadle.kernel.errors import TreadleError
 from treadle.kernel.model import Receipt
 from treadle.kernel.values import Value
 from treadle.runtime.ports import Work
-from treadle.store.protocol import DefinitionRow
+from treadle.store.rows import DefinitionRow
 
-# The pool of work that asks for none.
-DEFAULT_POOL: Final = "default"
-NOT_HANDED_OUT: Final = "NOT_HANDED_OUT"
-# What the worker in the owner's own process is called, and its lane for work that it leaves to all others.
-RESIDENT: Final = "resident"
-OTHERS: Final = ""
-
-
-class Handed(msgspec.Struct, frozen=True):
-    """Work in a worker's hands. `attempt` counts how often it was handed out; `lease` is what the worker shows
-    for it, good for `lease_s` seconds unless renewed."""
-
-    work: Work
-    attempt: int
-    lease: str
-    lease_s: float
-
-
-class Taken(msgspec.Struct, frozen=True):
-    """What a worker got; and leases of its own whose work nobody wants any more."""
-
-    items: list[Handed]
-    revoked: list[str]
-
-
-class Settling(msgspec.Struct, frozen=True, kw_only=True):
-    """A receipt on its way back. `lease` shows that the intent was handed to whoever sends it."""
-
-    lease: str
-    receipt: Receipt
-
-
-class Told(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Progress of an intent: a frame to be shown, or a checkpoint to go on from, with what happened since the
-    last one."""
-
-    intent: str
-    lease: str
-    seq: int
-    kind: Literal["frame", "checkpoint"]
-    value: Value = None
-    # Of a frame: what it is.
-    type: str = "progress"
-    events: list[dict[str, Value]] = []
-
-
-class Refusal(msgspec.Struct, frozen=True):
-    intent: str
-    code: str
-
-
-class Settled(msgspec.Struct, kw_only=True):
-    """What became of a batch of receipts, after the commit: ids of intents."""
-
-    settled: list[str] = []
-    stale: list[str] = []
-    refused: list[Refusal] = []
-
-
-class Noted(msgspec.Struct, kw_only=True):
-    """What became of a batch of progress: intents whose progress is on disk, and those that are lost."""
-
-    durable: list[str] = []
-    lost: list[str] = []
+from .data import Handed, Noted, Settled, Settling, Taken, Told
 
 
 class Offers(Protocol):
@@ -244,7 +179,3 @@ class Owner(Protocol):
     async def dead_letter(self, work: Work, worker: str, error: TreadleError, sent: Value) -> None:
         """Keeps what could not be used, and fails its intent with the reason."""
         ...
-
-
-# Whether a worker has what a piece of work needs.
-Can = Callable[[Work], bool]

@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from itertools import chain
 from threading import Lock
 from types import MappingProxyType
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 import msgspec
 
@@ -23,7 +23,11 @@ from treadle.kernel.values import Value
 from treadle.runtime.ports import Work
 
 from .caps import PoolCaps
-from .protocol import DEFAULT_POOL, OTHERS, RESIDENT, Resident
+from .data import DEFAULT_POOL, OTHERS, RESIDENT
+
+if TYPE_CHECKING:
+    from .protocol import Resident
+
 
 NEVER_NS: Final = 2**63 - 1
 # Entries of a queue that are gone and not skipped yet.

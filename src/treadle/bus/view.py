@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Sequence
 from threading import Lock
 
-from .protocol import OTHERS, RESIDENT
+from .data import OTHERS, RESIDENT
 from .queues import WorkEntry, WorkQueue
 from .seal import Seal
 

@@ -24,7 +24,8 @@ if TYPE_CHECKING:
     from treadle.client.protocol import RunHandle, TreadleClient
     from treadle.engine import Engine
     from treadle.kernel.model import OpenIntent
-    from treadle.store.protocol import Reads, RunRow
+    from treadle.store.protocol import Reads
+    from treadle.store.run_rows import RunRow
 
     from .output import Output
     from .progress import Progress

@@ -10,13 +10,16 @@ from __future__ import annotations
 from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from treadle.kernel.errors import BlobMissing
 from treadle.kernel.model import is_reference
 from treadle.kernel.values import decode_trusted
 from treadle.lang.duration import instant_text
-from treadle.store.protocol import Reads
+
+if TYPE_CHECKING:
+    from treadle.store.protocol import Reads
+
 
 PAGE = 500
 

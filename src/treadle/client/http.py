@@ -14,14 +14,14 @@ from typing import TYPE_CHECKING, Any, Final, Self, Unpack
 
 import msgspec
 
-from treadle.arguments import RunFilters, StartOptions, new_id
+from treadle.arguments import new_id
 from treadle.kernel.errors import RunNotFound, TreadleError, Unsupported
 from treadle.kernel.values import Value, decode
 from treadle.lang.definition import Definition, Dialect
 from treadle.lang.duration import instant_text
 from treadle.lang.graph import Graph
 from treadle.lang.json_text import to_json
-from treadle.store.protocol import DefinitionRow
+from treadle.store.rows import DefinitionRow
 
 from .bundle import bundled
 from .house import HouseAtServer
@@ -33,6 +33,7 @@ from .wire import PATIENCE_S, Wire
 if TYPE_CHECKING:
     import httpx
 
+    from treadle.arguments import RunFilters, StartOptions
     from treadle.engine import Engine
 
 _MICRO_NS: Final = 1_000

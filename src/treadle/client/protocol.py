@@ -6,13 +6,16 @@ A command that is written against `TreadleClient` prints the same and exits the 
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Collection, Mapping, Sequence
-from typing import Any, Protocol, Self, Unpack
+from typing import TYPE_CHECKING, Any, Protocol, Self, Unpack
 
-from treadle.arguments import RunFilters, StartOptions, TaskFilters
 from treadle.kernel.values import Value
 from treadle.lang.definition import Definition, Dialect
 from treadle.lang.graph import Graph
-from treadle.store.protocol import DefinitionRow
+from treadle.store.rows import DefinitionRow
+
+if TYPE_CHECKING:
+    from treadle.arguments import RunFilters, StartOptions, TaskFilters
+
 
 Row = dict[str, Any]
 Rows = list[dict[str, Any]]

@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
-from typing import Any, Unpack
+from typing import TYPE_CHECKING, Any, Unpack
 
-from treadle.arguments import TaskFilters, checked_actor, checked_statuses
+from treadle.arguments import checked_actor, checked_statuses
 from treadle.kernel.values import Value
 from treadle.runtime import tasks
 
 from .protocol import Row, Rows
 from .runs import path_of
 from .wire import Wire
+
+if TYPE_CHECKING:
+    from treadle.arguments import TaskFilters
 
 
 class RemoteTasks:

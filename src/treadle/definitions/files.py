@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 import os
 import sys
 from collections.abc import Iterator, Mapping
@@ -128,6 +127,8 @@ def run_python(path: Path, kind: str) -> ModuleType:
     whole = os.path.abspath(path)
     name = f"treadle_{kind}_{path.stem}_{digest(str(path.resolve()))[7:19]}"
     loader = FreshLoader(name, whole)
+    import importlib.util  # most engines load no file of Python
+
     spec = importlib.util.spec_from_file_location(name, whole, loader=loader)
     assert spec is not None
     module = sys.modules[name] = importlib.util.module_from_spec(spec)

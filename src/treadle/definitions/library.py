@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from msgspec.structs import asdict, replace
 
@@ -25,7 +25,7 @@ from treadle.lang.problems import Problem
 from treadle.lang.refusing import noting, refuse
 from treadle.runtime import deploys
 from treadle.runtime.registry import Known, Loaded, Registry
-from treadle.store.protocol import DefinitionRow, Reads, VersionRow
+from treadle.store.rows import DefinitionRow, VersionRow
 
 from .children import file_beside, literal_names
 from .dialects import Dialects, not_installed
@@ -41,7 +41,11 @@ from .files import (
     there,
 )
 
-Read = Callable[[Callable[[Reads], Any]], Awaitable[Any]]
+if TYPE_CHECKING:
+    from treadle.store.protocol import Reads
+
+    Read = Callable[[Callable[[Reads], Any]], Awaitable[Any]]
+
 # Told by whoever could not decide: there is nobody to look it up either.
 _NOBODY_THERE = (*PASSING, EngineStopped, OwnershipLost)
 

@@ -11,7 +11,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from treadle.kernel.errors import PASSING, EngineStopped, TreadleError, Unsupported
 from treadle.runtime.commands import (
@@ -25,8 +25,13 @@ from treadle.runtime.commands import (
 )
 from treadle.runtime.isolation import known
 from treadle.runtime.mail import unusable
-from treadle.runtime.ports import Ack, Answer, Port
-from treadle.store.protocol import GUEST, Message, Store
+from treadle.runtime.ports import Ack, Answer
+from treadle.store.rows import GUEST, Message
+
+if TYPE_CHECKING:
+    from treadle.runtime.ports import Port
+    from treadle.store.protocol import Store
+
 
 _ANSWERED: Final = (Deliver, Operate, Inspect, CheckpointSaved)
 # How often answers are looked for that nobody announces.

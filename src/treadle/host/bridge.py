@@ -23,15 +23,12 @@ from treadle.bus.local import LocalBus
 from treadle.kernel.errors import EngineStopped, TreadleError
 from treadle.kernel.limits import Limits
 from treadle.runtime import recovery
-from treadle.runtime.commands import Elsewhere
 from treadle.runtime.core import Core
-from treadle.runtime.desk import Operations
 from treadle.runtime.lines import pool_caps
 from treadle.runtime.meter import CoreMeter
 from treadle.runtime.ports import Clock, SystemClock
 from treadle.runtime.registry import Registry
 from treadle.store.open import Place
-from treadle.store.protocol import Reads, Store
 from treadle.work.worker import Worker
 
 from .aside import aside, beside, threads_given
@@ -45,6 +42,10 @@ from .signing import Signer, Vouching, node_signer
 from .thread import CoreThread, Together
 
 if TYPE_CHECKING:
+    from treadle.runtime.commands import Elsewhere
+    from treadle.runtime.desk import Operations
+    from treadle.store.protocol import Reads, Store
+
     from .pool_sharing import PoolSharing
 
 log = logging.getLogger("treadle")
@@ -113,11 +114,13 @@ class Bridge:
         )
         # A core that begins anew bars what the one before it may still have in flight.
         holder = None if seat.member is None else seat.member.name
+        opened: asyncio.Future[BaseException | None] = loop.create_future()
         thread = CoreThread(
             partial(self.place.open, holder=holder, crowded=self._haste.is_crowded),
             partial(self._make_core, port),
             port,
             lock,
+            on_open=partial(self.home.hop, partial(_settle, opened)),
             on_stop=self._stopped,
             tend=self._haste.look,
             together=together,
@@ -127,9 +130,7 @@ class Bridge:
             thread.start()
         seat.take(thread)
         self._threads.know(thread.ident, threading.get_ident())
-        with threads_given():
-            failure = await asyncio.to_thread(thread.opened.get)
-        if failure is not None:
+        if (failure := await opened) is not None:
             raise failure
         self._started = True
         if self.place.shared and self._helping is not None:
@@ -233,3 +234,9 @@ class Bridge:
         with suppress(EngineStopped):
             for asked in () if core is None else recovery.offers(runs, core.held):
                 self.asks.submit(asked)
+
+
+def _settle(opened: asyncio.Future[BaseException | None], failure: BaseException | None) -> None:
+    """Of several cores of one life only the first is waited for; nor is one whose start was given up."""
+    if not opened.done():
+        opened.set_result(failure)

@@ -10,14 +10,17 @@ import asyncio
 import logging
 from collections.abc import Callable
 from secrets import token_hex
-from typing import Any, Final, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, Final, Protocol, TypeVar
 
 from treadle.kernel.errors import RunNotFound, TreadleError
 from treadle.kernel.run import error_of
 from treadle.runtime import bulks
-from treadle.store.protocol import Reads
 
 from .acting import Origin, acting
+
+if TYPE_CHECKING:
+    from treadle.store.protocol import Reads
+
 
 T = TypeVar("T")
 AT_ONCE: Final = 64

@@ -6,7 +6,7 @@ from __future__ import annotations
 import time
 from contextlib import closing
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from treadle.definitions.dialects import Dialects
 from treadle.definitions.library import Library
@@ -16,7 +16,9 @@ from treadle.runtime.registry import Registry
 from treadle.store.figures import DEAD_LETTER
 from treadle.store.open import has_store, is_postgres, newest_schema, read_store, shown, store_path
 from treadle.store.owner import OwnerLock
-from treadle.store.protocol import Reads
+
+if TYPE_CHECKING:
+    from treadle.store.protocol import Reads
 
 
 def examine(

@@ -3,7 +3,7 @@ thread, for the first who asks for one of them."""
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from treadle.kernel.errors import InputInvalid
 from treadle.runtime import (
@@ -21,7 +21,9 @@ from treadle.runtime import (
     traced,
 )
 from treadle.runtime.commands import Operate
-from treadle.runtime.desk import Handing
+
+if TYPE_CHECKING:
+    from treadle.runtime.desk import Handing
 
 
 def perform(desk: Handing, asked: Operate) -> Any:

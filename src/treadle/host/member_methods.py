@@ -8,7 +8,7 @@ from typing import Any
 
 from treadle.runtime import deploys
 from treadle.runtime.meter import CoreMeter
-from treadle.store.protocol import DefinitionRow
+from treadle.store.rows import DefinitionRow
 
 from .reach import Reaches
 

@@ -43,26 +43,27 @@ DRAIN_S = 30
 ENDED_KEPT = 10_000
 
 
-class EventSource(Protocol):
-    """Where events are read that news did not carry."""
+if TYPE_CHECKING:
 
-    async def events_after(self, run: str, after: int, record: int = 1) -> list[dict[str, Any]]: ...
-    async def runs_beyond(self, event_no: int) -> list[str]: ...
-    async def moved_since(self, since: tuple[int, int]) -> tuple[tuple[int, int], list[MovedRun]]: ...
+    class EventSource(Protocol):
+        """Where events are read that news did not carry."""
 
+        async def events_after(self, run: str, after: int, record: int = 1) -> list[dict[str, Any]]: ...
+        async def runs_beyond(self, event_no: int) -> list[str]: ...
+        async def moved_since(self, since: tuple[int, int]) -> tuple[tuple[int, int], list[MovedRun]]: ...
 
-class Standpoint(Protocol):
-    """From where runs are watched."""
+    class Standpoint(Protocol):
+        """From where runs are watched."""
 
-    @property
-    def core(self) -> Core | None:
-        """Where runs are in memory, if any are decided here."""
-        ...
+        @property
+        def core(self) -> Core | None:
+            """Where runs are in memory, if any are decided here."""
+            ...
 
-    @property
-    def is_told(self) -> bool: ...
-    @property
-    def shares(self) -> bool: ...
+        @property
+        def is_told(self) -> bool: ...
+        @property
+        def shares(self) -> bool: ...
 
 
 class _Mark(NamedTuple):

@@ -12,29 +12,33 @@ from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 from treadle.kernel.errors import ValueRefused
 from treadle.runtime.commands import Operate
-from treadle.runtime.desk import Handing
 from treadle.runtime.fetching import NotAtHand
-from treadle.store.protocol import DefinitionRow, Reads
+from treadle.store.rows import DefinitionRow
 
 if TYPE_CHECKING:
+    from treadle.runtime.desk import Handing
+
     # Imported by whoever collects.
     from treadle.runtime.finding import Pins
+    from treadle.store.protocol import Reads
 
 
-class DialectOperations(Protocol):
-    """The operations of one dialect, on the core's thread."""
+if TYPE_CHECKING:
 
-    def perform(self, desk: Handing, asked: Operate) -> object:
-        """Performs one of those that are offered, as a change of its own. Raises a TreadleError to refuse."""
-        ...
+    class DialectOperations(Protocol):
+        """The operations of one dialect, on the core's thread."""
 
-    def check_owner(self, reads: Reads, row: DefinitionRow) -> None:
-        """Refuses a definition of the dialect that is about to be deployed, where it belongs to somebody else."""
-        ...
+        def perform(self, desk: Handing, asked: Operate) -> object:
+            """Performs one of those that are offered, as a change of its own. Raises a TreadleError to refuse."""
+            ...
 
-    def learn(self, row: DefinitionRow, fetched: Collection[str]) -> None:
-        """Has the code of a definition loaded that another process deploys, unless that was tried."""
-        ...
+        def check_owner(self, reads: Reads, row: DefinitionRow) -> None:
+            """Refuses a definition of the dialect that is about to be deployed, where it belongs to somebody else."""
+            ...
+
+        def learn(self, row: DefinitionRow, fetched: Collection[str]) -> None:
+            """Has the code of a definition loaded that another process deploys, unless that was tried."""
+            ...
 
 
 class Offer(NamedTuple):

@@ -3,38 +3,44 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection
-from typing import Any
+from types import ModuleType
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from treadle.definitions.dialects import Dialects
 from treadle.kernel.roles import is_cell, is_code
 from treadle.lang import standing
-from treadle.runtime import commands, deploys, schedules, tasks
+from treadle.runtime import commands, deploys
 from treadle.runtime.commands import Operate, only_hands_on
-from treadle.runtime.desk import Desk, Handing
 from treadle.runtime.fetching import NotAtHand
 from treadle.runtime.registry import version_key
-from treadle.store.protocol import DefinitionRow
+from treadle.store.rows import DefinitionRow
 
 from .offers import DialectOffers
 
-Perform = Callable[[Handing, Operate], object]
+if TYPE_CHECKING:
+    from treadle.runtime.desk import Desk, Handing
+
+    Perform = Callable[[Handing, Operate], object]
 
 
-class Late:
-    """Operations whose code most engines never need. It is loaded beside the core, for the first who asks."""
+T = TypeVar("T")
 
-    def __init__(self, what: str, load: Callable[[], Perform]) -> None:
+
+class Late(Generic[T]):
+    """Code that most engines never need. It is loaded beside the core, for the first who asks."""
+
+    def __init__(self, what: str, load: Callable[[], T]) -> None:
         self._what = what
         self._load = load
-        self._perform: Perform | None = None
+        self._code: T | None = None
 
-    def __call__(self, desk: Handing, asked: Operate) -> object:
-        if self._perform is None:
+    def at_hand(self) -> T:
+        if self._code is None:
             raise NotAtHand(self._what, self._fetch)
-        return self._perform(desk, asked)
+        return self._code
 
     def _fetch(self) -> None:
-        self._perform = self._load()
+        self._code = self._load()
 
 
 def _house_keeping() -> Perform:
@@ -47,6 +53,12 @@ def _access() -> Perform:
     from treadle.access.operations import perform
 
     return perform
+
+
+def _schedules() -> ModuleType:
+    from treadle.runtime import schedules
+
+    return schedules
 
 
 def _returns() -> Perform:
@@ -72,6 +84,7 @@ class EngineOperations:
         self._try_again = try_again
         self._house = Late("the code of house-keeping", _house_keeping)
         self._access = Late("the code of tokens and hooks", _access)
+        self._schedules = Late("the code of schedules", _schedules)
         self._returns = Late("the code of archives", _returns)
 
     def perform(self, desk: Handing, asked: Operate) -> Any:
@@ -84,26 +97,28 @@ class EngineOperations:
                 return None
             case "learn":
                 return deploys.learn(desk, asked.body)
-            case "schedule":
-                return schedules.perform(desk, asked)
+            case commands.SCHEDULE:
+                return self._schedules.at_hand().perform(desk, asked)
             case "audit" | "hook" | "token":
-                return self._access(desk, asked)
+                return self._access.at_hand()(desk, asked)
             case "secret" | "server" | "store":
                 # Secrets and servers are beside the journal, and a backup only reads it: what is written here is who
                 # did it.
                 return None
             case commands.RETURN:
-                return self._returns(desk, asked)
+                return self._returns.at_hand()(desk, asked)
             case name if name in self._offers:
                 return self._offers.for_operation(name).perform(desk, asked)
             case _:
-                return self._house(desk, asked)
+                return self._house.at_hand()(desk, asked)
 
     def only_hands_on(self, asked: Operate) -> bool:
         return only_hands_on(asked)
 
     def recheck(self, desk: Desk, asked: Operate) -> None:
         if only_hands_on(asked):
+            from treadle.runtime import tasks  # it is there: it performed what is answered now
+
             tasks.recheck(desk, asked)
 
     def _deploy(self, desk: Desk, deploy: deploys.Deploy, fetched: Collection[str]) -> deploys.DeployAnswer:
@@ -126,5 +141,6 @@ class EngineOperations:
     def _follow(self, desk: Desk, row: DefinitionRow, version: str) -> None:
         """What the latest version asks of the house is so from now on."""
         if all(version_key(other.version) <= version_key(version) for other in desk.store.versions(row.name)):
-            said = standing.read(row.name, self._dialects[row.dialect].standing(row.body))
-            schedules.follow(desk, row, said.schedule)
+            said = self._dialects[row.dialect].standing(row.body)
+            if "schedule" in said or desk.store.documents(commands.SCHEDULE):
+                self._schedules.at_hand().follow(desk, row, standing.schedule_of(row.name, said))

@@ -22,15 +22,16 @@ from treadle.kernel.model import Receipt
 from treadle.runtime.commands import Command, Deliver, Inspect, Operate, View
 from treadle.runtime.core import Core
 from treadle.runtime.ports import Ack, Answer, News, Work
-from treadle.store.members import Membership
 from treadle.store.open import Place
-from treadle.store.owner import Tenure
 
 from .acting import NAMELESS, origin, stamped
 from .news import Watching
 from .thread import CoreThread
 
 if TYPE_CHECKING:
+    from treadle.store.members import Membership
+    from treadle.store.owner import Tenure
+
     from .sharing import Sharing
 
 log = logging.getLogger("treadle")

@@ -12,13 +12,16 @@ import contextlib
 import logging
 import threading
 from collections.abc import Awaitable, Callable, Collection
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from treadle.bus.local import LocalBus
 from treadle.kernel.errors import TreadleError
 from treadle.runtime import pools
 from treadle.runtime.lines import pool_caps
-from treadle.store.protocol import Reads
+
+if TYPE_CHECKING:
+    from treadle.store.protocol import Reads
+
 
 log = logging.getLogger("treadle.core")
 

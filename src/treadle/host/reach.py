@@ -19,7 +19,6 @@ from treadle.runtime.meter import CoreMeter
 from treadle.runtime.ports import Ack, Clock
 from treadle.secrets.providers import Secrets
 from treadle.store.open import Place
-from treadle.store.protocol import Reads
 from treadle.work.worker import Worker
 
 from .news import Watching
@@ -29,23 +28,27 @@ from .reading import StoreReading
 from .signing import Vouching
 
 if TYPE_CHECKING:
+    from treadle.store.protocol import Reads
+
     from .pool_sharing import PoolSharing
 
 T = TypeVar("T")
 
 
-class HostParts(Protocol):
-    """What stands between an engine and its core (`bridge.py`), without its life."""
+if TYPE_CHECKING:
 
-    place: Place
-    asks: Asks
-    reading: StoreReading
-    seat: Seat
-    watching: Watching
-    vouching: Vouching
-    bus: LocalBus
-    meter: CoreMeter
-    pools: PoolSharing | None
+    class HostParts(Protocol):
+        """What stands between an engine and its core (`bridge.py`), without its life."""
+
+        place: Place
+        asks: Asks
+        reading: StoreReading
+        seat: Seat
+        watching: Watching
+        vouching: Vouching
+        bus: LocalBus
+        meter: CoreMeter
+        pools: PoolSharing | None
 
 
 class Reaches:

@@ -14,17 +14,19 @@ from collections import deque
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from itertools import islice
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from treadle.kernel.errors import ConnectionLost, StoreGone
-from treadle.runtime import document
 from treadle.runtime.registry import Registry
 from treadle.store.open import Place, open_sqlite
-from treadle.store.protocol import Reads
 from treadle.store.reads import SqlReads
 
+if TYPE_CHECKING:
+    from treadle.store.protocol import Reads
+
+    Ask = Callable[[Callable[[Reads], list[dict[str, Any]]]], Awaitable[list[dict[str, Any]]]]
+
 T = TypeVar("T")
-Ask = Callable[[Callable[[Reads], list[dict[str, Any]]]], Awaitable[list[dict[str, Any]]]]
 
 SHORT_THREADS = 3
 LONG_THREADS = 2
@@ -158,6 +160,8 @@ async def events_after(
     read: Ask, registry_of: Callable[[Reads], Registry], run: str, after: int, record: int
 ) -> list[dict[str, Any]]:
     """Page by page, so that a long history holds nobody up."""
+
+    from treadle.runtime import document
 
     def ask(reads: Reads) -> list[dict[str, Any]]:
         row = reads.run(run)

@@ -5,17 +5,20 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from treadle.kernel.errors import EngineStopped
 from treadle.runtime.registry import Registry
 from treadle.store.marks import MovedRun
 from treadle.store.open import Place
-from treadle.store.protocol import Reads
 
 from .aside import aside
 from .passage import Asks, HomeLoop
 from .readers import Readers, events_after
+
+if TYPE_CHECKING:
+    from treadle.store.protocol import Reads
+
 
 T = TypeVar("T")
 

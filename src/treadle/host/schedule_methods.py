@@ -9,9 +9,6 @@ from typing import Any, Final
 from treadle.kernel.errors import Unsupported, ValueRefused
 from treadle.kernel.values import Value
 from treadle.lang.handed import from_caller
-from treadle.lang.recurrence import instants
-from treadle.lang.schedules import Schedule
-from treadle.runtime import schedules
 
 from .reach import Reaches
 
@@ -24,10 +21,14 @@ class ScheduleMethods(Reaches):
 
     async def schedules(self) -> list[dict[str, Any]]:
         """Every schedule: what it says, its next five ticks, what became of the last."""
+        from treadle.runtime import schedules
+
         return await self._host.reading.read(lambda reads: schedules.listed(reads, self.clock.now_ns()))
 
     async def schedule(self, name: str) -> dict[str, Any]:
         """One schedule."""
+        from treadle.runtime import schedules
+
         return await self._host.reading.read(
             lambda reads: schedules.shown(reads, schedules.there(reads, name), self.clock.now_ns())
         )
@@ -37,6 +38,8 @@ class ScheduleMethods(Reaches):
     ) -> dict[str, Any]:
         """Starts `workflow` again and again: `cron=` (with `timezone=`), `every=` or `at=`; `jitter`, `catch_up`,
         `overlap`, `paused`. The same again changes nothing; something else under the name is refused."""
+        from treadle.lang.schedules import Schedule
+
         schedule = Schedule.read({**when, "name": name, "workflow": workflow, "input": from_caller(input)})
         return await self._schedule("add", name, schedule=schedule.to_value())
 
@@ -62,6 +65,8 @@ class ScheduleMethods(Reaches):
 
     async def _begun(self, run: str) -> str:
         """The id of a run, once it is there; one that is decided elsewhere may still be on its way."""
+        from treadle.runtime import schedules
+
         with self._host.watching.watch(run) as watch:
             while await self._host.reading.read(lambda reads: schedules.is_on_its_way(reads, run)):
                 await watch.changed()
@@ -69,11 +74,17 @@ class ScheduleMethods(Reaches):
 
     async def schedule_preview(self, value: Mapping[str, Any], count: int = 5) -> list[str]:
         """The next ticks of a schedule that need not be there."""
+        from treadle.lang.schedules import Schedule
+        from treadle.runtime import schedules
+
         return schedules.preview(Schedule.read(value), self.clock.now_ns(), count)
 
     async def schedule_backfill(self, name: str, *, since_ns: int, until_ns: int | None = None) -> list[str]:
         """Starts the runs of past ticks, from one instant to before another (default now); their ids. A tick that has its run keeps
         it, so a call that was cut is simply made again."""
+        from treadle.lang.recurrence import instants
+        from treadle.runtime import schedules
+
         now = self.clock.now_ns()
         until_ns = now if until_ns is None else until_ns
         if since_ns >= until_ns or until_ns > now:

@@ -9,19 +9,20 @@ from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, TypeVar, Unpack
 
-from treadle.arguments import RunFilters, check_filters, checked_state, checked_statuses
+from treadle.arguments import check_filters, checked_state, checked_statuses
 from treadle.kernel.errors import RunExists, RunNotFound, ValueRefused
 from treadle.kernel.model import QUEUED, STATUSES
-from treadle.runtime import document
 from treadle.runtime.commands import REMOVE, RETURN
 from treadle.runtime.registry import Registry
-from treadle.store.protocol import Reads, RunRow
 from treadle.store.reads import SqlReads
+from treadle.store.run_rows import RunRow
 
 from .reach import Reaches
 
 if TYPE_CHECKING:
+    from treadle.arguments import RunFilters
     from treadle.runtime.finding import Found
+    from treadle.store.protocol import Reads
 
 T = TypeVar("T")
 # What a run remembers an answer by: the same again is answered, not done.
@@ -70,6 +71,8 @@ class StoreMethods(Reaches):
 
     async def listed(self, rows: Sequence[RunRow]) -> Rows:
         """Rows of runs as lists show them; those who are in line with their place."""
+        from treadle.runtime import document
+
         waiting = [row.id for row in rows if row.status == QUEUED]
         places: dict[str, Any] = {}
         if waiting:
@@ -94,6 +97,8 @@ class StoreMethods(Reaches):
             return await self._host.reading.read(
                 lambda reads: reads.runs(**filters, before_no=before_no, limit=limit)
             )
+        from treadle.runtime import document
+
         wanted = checked_state(state)
 
         def ask(reads: Reads) -> Sequence[RunRow]:

@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Collection
-from typing import Any, Unpack
+from typing import TYPE_CHECKING, Any, Unpack
 
-from treadle.arguments import TaskFilters, checked_actor, checked_statuses
+from treadle.arguments import checked_actor, checked_statuses
 from treadle.kernel.values import Value
 from treadle.lang.handed import for_operation
-from treadle.runtime import tasks
 from treadle.runtime.commands import TASK
 
 from .reach import Reaches
+
+if TYPE_CHECKING:
+    from treadle.arguments import TaskFilters
 
 
 class TaskMethods(Reaches):
@@ -21,6 +23,8 @@ class TaskMethods(Reaches):
         self, *, after_no: int = 0, limit: int = 100, **filters: Unpack[TaskFilters]
     ) -> list[dict[str, Any]]:
         """The inbox: the tasks that are open or claimed, or those of another status."""
+        from treadle.runtime import tasks
+
         status = checked_statuses(filters.get("status", tasks.OPEN), tasks.STATUSES)
         asked: dict[str, Any] = {**filters, "status": status}
         return await self._host.reading.read(
@@ -31,6 +35,8 @@ class TaskMethods(Reaches):
 
     async def task(self, id: str) -> dict[str, Any]:
         """One task of the inbox."""
+        from treadle.runtime import tasks
+
         return await self._host.reading.read(lambda reads: tasks.shown(reads, id))
 
     async def task_claim(self, id: str, *, user: str | None, roles: Collection[str] = ()) -> dict[str, Any]:
@@ -70,6 +76,8 @@ class TaskMethods(Reaches):
     async def _task(
         self, name: str, id: str, user: str | None, roles: Collection[str], **more: Any
     ) -> dict[str, Any]:
+        from treadle.runtime import tasks
+
         actor = tasks.Actor(*checked_actor(user, roles, more.get("to")))
         asked = tasks.Operation(name=name, task=id, actor=actor, **more)
         host, home = self._host, ""

@@ -22,17 +22,20 @@ import msgspec
 
 from treadle.kernel.errors import PASSING, EngineStopped, OwnershipLost, TreadleError
 from treadle.kernel.limits import OWNER_POLL_MS
-from treadle.runtime.commands import Command, Deliver, Elsewhere, FrameSent, Inspect
+from treadle.runtime.commands import Command, Deliver, FrameSent, Inspect
 from treadle.runtime.core import Core
-from treadle.runtime.ports import Port
-from treadle.store.members import MEMBERS, Membership
-from treadle.store.owner import Tenure
-from treadle.store.protocol import Store
+from treadle.store.member_reads import MEMBERS
 
 from .asking import Correspondence
 from .haste import LOOK_S
 
 if TYPE_CHECKING:
+    from treadle.runtime.commands import Elsewhere
+    from treadle.runtime.ports import Port
+    from treadle.store.members import Membership
+    from treadle.store.owner import Tenure
+    from treadle.store.protocol import Store
+
     from .sharing import Sharing, WorkPort
 
 log = logging.getLogger("treadle")
@@ -55,9 +58,11 @@ _SLEEPS_ON_MAX: Final = 5
 AGAIN: Final = -1.0
 
 
-class Listens(Protocol):
-    def start(self) -> None: ...
-    def stop(self) -> None: ...
+if TYPE_CHECKING:
+
+    class Listens(Protocol):
+        def start(self) -> None: ...
+        def stop(self) -> None: ...
 
 
 class Together(msgspec.Struct, frozen=True):
@@ -227,6 +232,7 @@ class CoreThread(threading.Thread):
         port: Port,
         lock: Tenure | None,
         *,
+        on_open: Callable[[BaseException | None], None],
         on_stop: Callable[[BaseException | None], None],
         tend: Callable[[], None] = lambda: None,
         together: Together | None = None,
@@ -236,12 +242,13 @@ class CoreThread(threading.Thread):
         self._make_core = make_core
         self._lock = lock
         self._together = together
+        # Told once the store is open, or why it cannot be.
+        self._on_open = on_open
         self._on_stop = on_stop
         self._tend = tend
         self._commands: SimpleQueue[Command] = SimpleQueue()
         # Set when it is to end; `_is_ending` says the same to those who ask for every command.
         self._stopping, self._is_ending = threading.Event(), False
-        self.opened: SimpleQueue[BaseException | None] = SimpleQueue()
         self.core: Core | None = None
         self.sharing: Sharing | None = None
         # Who turns the core; workers may (`Turning.turn_with`).
@@ -283,7 +290,7 @@ class CoreThread(threading.Thread):
                 self._be_member(self._together)
         except BaseException as error:
             failure = error
-            self.opened.put(error)
+            self._on_open(error)
         finally:
             self._asked.abandon(failure)
             if self._lock is not None:
@@ -297,7 +304,7 @@ class CoreThread(threading.Thread):
         try:
             if self._lock is None or self._lock.acquire():
                 self._become_owner(store)
-            self.opened.put(None)
+            self._on_open(None)
             if self.core is None:
                 self._visit(store)
             if self.core is not None and self.turning is not None:
@@ -402,7 +409,7 @@ class CoreThread(threading.Thread):
             if listener is not None:
                 listener.start()
             self._begun = True
-            self.opened.put(None)
+            self._on_open(None)
             self._turn(core, turning)
             self._asked.go_on(store)
         finally:

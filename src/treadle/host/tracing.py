@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import Final, TypeVar
+from typing import TYPE_CHECKING, Final, TypeVar
 
 from treadle.kernel.tracing import TraceIds
 from treadle.kernel.values import Value
 from treadle.lang.definition import Dialect
 from treadle.runtime import traced
 from treadle.runtime.ports import Work
-from treadle.store.protocol import Reads
 from treadle.telemetry.follower import Follower, nothing_measured
 from treadle.telemetry.otlp import Otlp
 from treadle.telemetry.settings import OtlpSettings
@@ -20,6 +19,10 @@ from treadle.telemetry.tracer import Tracer
 from .passage import Asks, Seat
 from .reading import StoreReading
 from .signing import Vouching
+
+if TYPE_CHECKING:
+    from treadle.store.protocol import Reads
+
 
 T = TypeVar("T")
 

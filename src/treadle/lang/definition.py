@@ -72,16 +72,18 @@ I_contra = TypeVar("I_contra", contravariant=True)
 R_co = TypeVar("R_co", covariant=True)
 
 
-class TypedWorkflow(Protocol[I_contra, R_co]):
-    """A Python object that is a workflow, and says of which types: whoever starts it is held to them."""
+if TYPE_CHECKING:
 
-    def __treadle_definitions__(self, file: str | None = None) -> list[Definition]: ...
+    class TypedWorkflow(Protocol[I_contra, R_co]):
+        """A Python object that is a workflow, and says of which types: whoever starts it is held to them."""
 
-    def input(self, given: I_contra) -> Value:
-        """An input for the journal. Raises InputInvalid if it does not fit."""
+        def __treadle_definitions__(self, file: str | None = None) -> list[Definition]: ...
 
-    def result(self, value: Value) -> R_co:
-        """A stored result as its annotation promises it."""
+        def input(self, given: I_contra) -> Value:
+            """An input for the journal. Raises InputInvalid if it does not fit."""
+
+        def result(self, value: Value) -> R_co:
+            """A stored result as its annotation promises it."""
 
 
 class Surroundings(msgspec.Struct, frozen=True):

@@ -9,7 +9,7 @@ becomes a problem at its place. They are part of the canonical body, and so of t
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 
@@ -20,15 +20,18 @@ from .alerts import NO_ALERTS, Alerts
 from .problems import Problems
 from .quota import Quota
 from .retention import Retention
-from .schedules import Schedule
 from .text import Path
+
+if TYPE_CHECKING:
+    from .schedules import Schedule
 
 # Where each of them stands in a text, and what it says.
 Said = Mapping[str, tuple[Path, Value]]
 
 
 class StandingOrders(msgspec.Struct, frozen=True):
-    schedule: Schedule | None = None
+    """What is asked of a run; when to start one, `schedule_of` says."""
+
     alerts: Alerts = NO_ALERTS
     limits: Quota | None = None
     retention: Retention | None = None
@@ -41,11 +44,15 @@ NO_ORDERS = StandingOrders()
 def read(name: str, said: Said) -> StandingOrders:
     """What a workflow's definition asks for. Raises a DefinitionError whose `where` is a field."""
     return StandingOrders(
-        schedule=_schedule(name, said["schedule"][1]) if "schedule" in said else None,
         alerts=Alerts.read(said["alerts"][1]) if "alerts" in said else NO_ALERTS,
         limits=Quota.read(said["limits"][1]) if "limits" in said else None,
         retention=Retention.read(said["retention"][1]) if "retention" in said else None,
     )
+
+
+def schedule_of(name: str, said: Said) -> Schedule | None:
+    """When a workflow's definition has it started. Most say nothing of that, so its code is imported for those who do."""
+    return _schedule(name, said["schedule"][1]) if "schedule" in said else None
 
 
 def check(name: str, said: Said, problems: Problems) -> None:
@@ -53,6 +60,7 @@ def check(name: str, said: Said, problems: Problems) -> None:
     for field, (path, value) in said.items():
         try:
             read(name, {field: (path, value)})
+            schedule_of(name, {field: (path, value)})
         except DefinitionError as error:
             inner: Any = value if isinstance(value, dict) else {}
             place = (*path, error.where) if error.where is not None and error.where in inner else path
@@ -65,6 +73,8 @@ def _schedule(name: str, value: Value) -> Schedule:
             'schedule: is a mapping, as in {cron: "30 2 * * *", timezone: Europe/Zurich}',
             code="SCHEDULE_INVALID",
         )
+    from .schedules import Schedule
+
     if "workflow" in value:
         raise DefinitionError("workflow: it is this one", code="SCHEDULE_INVALID", where="workflow")
     return Schedule.read({"name": name, **value, "workflow": name})

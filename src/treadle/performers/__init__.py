@@ -26,37 +26,41 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 
-class House(Protocol):
-    """What an engine lends to the performers of its dialects."""
+if TYPE_CHECKING:
 
-    @property
-    def tools(self) -> ToolRegistry: ...
+    class House(Protocol):
+        """What an engine lends to the performers of its dialects."""
 
-    @property
-    def secrets(self) -> Secrets: ...
+        @property
+        def tools(self) -> ToolRegistry: ...
 
-    def read(self, question: Callable[[Reads], T]) -> Awaitable[T]:
-        """Asks the store, off the core's thread."""
-        ...
+        @property
+        def secrets(self) -> Secrets: ...
 
-    @property
-    def dialects(self) -> Mapping[str, Dialect]: ...
+        def read(self, question: Callable[[Reads], T]) -> Awaitable[T]:
+            """Asks the store, off the core's thread."""
+            ...
 
-    @property
-    def transports(self) -> Transports: ...
+        @property
+        def dialects(self) -> Mapping[str, Dialect]: ...
 
-    @property
-    def agents(self) -> Agents: ...
+        @property
+        def transports(self) -> Transports: ...
 
-    def signal(self, id: str, name: str, data: Value = None, *, key: str | None = None) -> Awaitable[object]:
-        """Signals a run; the same `key` twice is one signal."""
-        ...
+        @property
+        def agents(self) -> Agents: ...
 
-    def publish(
-        self, event: object, value: Value = None, *, submission_id: str | None = None
-    ) -> Awaitable[object]:
-        """Publishes a domain event; the same submission twice is one."""
-        ...
+        def signal(
+            self, id: str, name: str, data: Value = None, *, key: str | None = None
+        ) -> Awaitable[object]:
+            """Signals a run; the same `key` twice is one signal."""
+            ...
+
+        def publish(
+            self, event: object, value: Value = None, *, submission_id: str | None = None
+        ) -> Awaitable[object]:
+            """Publishes a domain event; the same submission twice is one."""
+            ...
 
 
 def performers_of(dialect: str, house: House) -> Iterable[Performs]:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from msgspec.structs import replace
 
@@ -36,7 +36,7 @@ from treadle.kernel.roles import CellMachine, CodeMachine, PastMachine, has_role
 from treadle.kernel.run import Step, advance, error_of, fault
 from treadle.kernel.values import is_slight
 from treadle.store.place_rows import PlaceRow
-from treadle.store.protocol import Reads, RunRow
+from treadle.store.run_rows import RunRow
 
 from .commands import Deliver, Own
 from .effects import Records
@@ -51,6 +51,10 @@ from .ports import Clock
 from .registry import Registry
 from .staging import Answers, Numbers, Staging
 from .undecided import Undecided, is_lasting
+
+if TYPE_CHECKING:
+    from treadle.store.protocol import Reads
+
 
 log = logging.getLogger("treadle.core")
 

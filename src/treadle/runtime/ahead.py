@@ -13,24 +13,25 @@ may have to read them.
 
 from __future__ import annotations
 
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 from treadle.kernel.limits import Limits
 
 from .ports import Work
 from .staging import Staging
 
+if TYPE_CHECKING:
 
-class Eager(Protocol):
-    """Who begins work before its commit. Called on the core thread."""
+    class Eager(Protocol):
+        """Who begins work before its commit. Called on the core thread."""
 
-    def is_pure(self, work: Work, definition: object) -> bool:
-        """Whether this work touches nothing outside, and can be begun at once."""
-        ...
+        def is_pure(self, work: Work, definition: object) -> bool:
+            """Whether this work touches nothing outside, and can be begun at once."""
+            ...
 
-    def begin(self, works: list[Work]) -> None: ...
+        def begin(self, works: list[Work]) -> None: ...
 
-    def revoke(self, intents: list[str]) -> None: ...
+        def revoke(self, intents: list[str]) -> None: ...
 
 
 class Nobody:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from hashlib import sha256
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from treadle.kernel.errors import PASSING, TreadleError
 from treadle.kernel.limits import RUN_ID_CHARS_MAX
@@ -18,16 +18,19 @@ from treadle.kernel.state import RunState
 from treadle.kernel.values import Value
 from treadle.lang.alerts import Alerts
 from treadle.lang.duration import instant_text
-from treadle.store.protocol import TimerRow
+from treadle.store.rows import TimerRow
 
 from .commands import Deliver
-from .desk import Desk
 from .hot import Hot
 from .mail import Mail
 from .ports import NewRun
 from .registry import Registry
 from .staging import Staging
 from .timers import LATE, Timers
+
+if TYPE_CHECKING:
+    from .desk import Desk
+
 
 # The option that runs of alerts carry, and hand on to what they start.
 MARK: Final = "alert"

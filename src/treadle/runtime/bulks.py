@@ -8,16 +8,19 @@ that it changes nothing the second time is up to the action (`host/bulk.py`).
 
 from __future__ import annotations
 
-from typing import Final, Literal, TypedDict
+from typing import TYPE_CHECKING, Final, Literal, TypedDict
 
 import msgspec
 
 from treadle.kernel.errors import TreadleError, Unsupported
 from treadle.kernel.values import Value, encode
 from treadle.lang.duration import instant_text
-from treadle.store.protocol import Reads
 
-from .desk import Desk
+if TYPE_CHECKING:
+    from treadle.store.protocol import Reads
+
+    from .desk import Desk
+
 
 KIND: Final = "bulk"
 IDS: Final = "bulk.ids"

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING
 
 import msgspec
 from msgspec.structs import replace
@@ -17,25 +18,31 @@ from msgspec.structs import replace
 from treadle.kernel.errors import PASSING, TreadleError, Unsupported
 from treadle.kernel.run import Step
 from treadle.kernel.values import Value
-from treadle.store.protocol import Batch, Store, TaskRow
+from treadle.store.rows import Batch, TaskRow
 
 from . import lines, recovery
 from .admission import Admission
+from .board import Board
 from .commands import Deliver, Inspect, Operate, View
-from .desk import HANDED_ON, Change, Operations
 from .fetching import Fetching, NotAtHand
 from .gathering import Combine, Gatherings
 from .hot import BlobCache, Hot, HotRuns
 from .isolation import known
 from .lines import Lines
 from .mail import Mail
-from .ports import Clock, Port
+from .own_changes import HANDED_ON, Change
+from .ports import Clock
 from .recovery import Recovery
 from .registry import Registry
 from .shards import Held
 from .staging import Answers, Numbers, Staged, Staging
-from .tasks import Board
 from .undecided import Undecided
+
+if TYPE_CHECKING:
+    from treadle.store.protocol import Store
+
+    from .desk import Operations
+    from .ports import Port
 
 
 class CoreDesk(msgspec.Struct, frozen=True):

@@ -10,7 +10,7 @@ from treadle.kernel.limits import Limits
 from treadle.kernel.model import Cancel, OpenIntent, Receipt, ReceiptStatus, Started, child_id
 from treadle.kernel.run import Step, error_of
 from treadle.kernel.values import Value
-from treadle.store.protocol import DefinitionRow
+from treadle.store.rows import DefinitionRow
 
 from .commands import Deliver
 from .hot import BlobCache, Hot

@@ -12,20 +12,25 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Awaitable, Callable, Iterator, Sequence
 from functools import partial
-from typing import Final, Protocol, TypeVar
+from typing import TYPE_CHECKING, Final, Protocol, TypeVar
 
 from treadle.kernel.errors import TreadleError, Unsupported, ValueRefused
 from treadle.kernel.model import TERMINAL
 from treadle.kernel.values import Value, encode
 from treadle.store.ages import RETURNED
 from treadle.store.loose import LOOSE_AT_ONCE
-from treadle.store.protocol import Reads, RunRow
+from treadle.store.run_rows import RunRow
 
 from . import bulks, dead_letters, finding, lines, retention
 from .commands import AUDIT_KEPT_NS, COLLECT
-from .desk import Desk
 from .finding import Found, PastWhen, Pins
 from .registry import Registry
+
+if TYPE_CHECKING:
+    from treadle.store.protocol import Reads
+
+    from .desk import Desk
+
 
 T = TypeVar("T")
 

@@ -14,7 +14,7 @@ they may not say is refused, not passed over.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Final, Protocol
+from typing import TYPE_CHECKING, Final, Protocol
 
 import msgspec
 
@@ -37,7 +37,7 @@ from treadle.kernel.model import (
 from treadle.kernel.run import error_of
 from treadle.kernel.values import Value, decode, digest_bytes, encode, to_value
 from treadle.lang.duration import instant_text
-from treadle.store.protocol import GUEST, AuditRow, Reads
+from treadle.store.rows import GUEST, AuditRow
 
 from .ports import Ack, NewRun
 
@@ -109,6 +109,7 @@ COLLECT: Final = "collect"
 FORK: Final = "fork"
 REMOVE: Final = "remove"
 RETURN: Final = "return"
+SCHEDULE: Final = "schedule"
 TASK: Final = "task"
 
 
@@ -220,21 +221,24 @@ Progress = FrameSent | CheckpointSaved
 Command = Deliver | Operate | FrameSent | CheckpointSaved | Inspect
 
 
-class Elsewhere(Protocol):
-    """Those who hold the other shards, as the core sees them."""
+if TYPE_CHECKING:
+    from treadle.store.protocol import Reads
 
-    @property
-    def asker(self) -> str:
-        """Under which name the answers to messages from here are looked for; "" if that is no matter."""
-        ...
+    class Elsewhere(Protocol):
+        """Those who hold the other shards, as the core sees them."""
 
-    def await_replies(self, asked: list[tuple[str, Ack]]) -> None:
-        """Messages with these keys are in the inboxes of others: somebody waits for their answers."""
-        ...
+        @property
+        def asker(self) -> str:
+            """Under which name the answers to messages from here are looked for; "" if that is no matter."""
+            ...
 
-    def forward(self, commands: list[Deliver | Operate]) -> None:
-        """What is decided elsewhere: it is to be left there as a message."""
-        ...
+        def await_replies(self, asked: list[tuple[str, Ack]]) -> None:
+            """Messages with these keys are in the inboxes of others: somebody waits for their answers."""
+            ...
+
+        def forward(self, commands: list[Deliver | Operate]) -> None:
+            """What is decided elsewhere: it is to be left there as a message."""
+            ...
 
 
 class Nowhere:

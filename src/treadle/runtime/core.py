@@ -19,6 +19,7 @@ from contextlib import suppress
 from functools import partial
 from queue import Empty, SimpleQueue
 from time import perf_counter
+from typing import TYPE_CHECKING
 
 import msgspec
 
@@ -33,23 +34,16 @@ from treadle.kernel.errors import (
 )
 from treadle.kernel.limits import LIMITS, Limits
 from treadle.store.commits import UnderWay
-from treadle.store.protocol import Store, TimerRow
+from treadle.store.rows import TimerRow
 
 from . import alerts
 from .admission import Admission
-from .ahead import Ahead, Eager, Nobody
+from .ahead import Ahead, Nobody
 from .alerts import AlertBell
+from .board import Board
 from .changes import Changes, CoreDesk
 from .children import Children
-from .commands import (
-    Command,
-    Deliver,
-    Elsewhere,
-    Nowhere,
-    Operate,
-    View,
-)
-from .desk import Operations, OwnChange
+from .commands import Command, Deliver, Nowhere, Operate, View
 from .effects import Effects, Records
 from .fetching import Beside, Fetching, NotAtHand, at_once
 from .gate import Gate, Verify
@@ -62,16 +56,25 @@ from .lines import Lines
 from .mail import Mail
 from .meter import CoreMeter
 from .moving import Moves
-from .ports import Clock, Port
+from .own_changes import OwnChange
+from .ports import Clock
 from .publication import Aside, Publication
 from .recovery import Recovery
 from .registry import Registry
-from .schedules import SchedulesDue
+from .schedules_due import SchedulesDue
 from .shards import Held
 from .staging import Answers, Numbers, Staging
-from .tasks import Board
 from .timers import Timers
 from .undecided import Undecided
+
+if TYPE_CHECKING:
+    from treadle.store.protocol import Store
+
+    from .ahead import Eager
+    from .commands import Elsewhere
+    from .desk import Operations
+    from .ports import Port
+
 
 RETRY_AFTER_NS = 200_000_000
 FAILURES_MAX = 50

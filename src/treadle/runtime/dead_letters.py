@@ -6,16 +6,20 @@ by another release, or by hand) its work is offered once more.
 
 from __future__ import annotations
 
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from treadle.kernel.errors import InputInvalid, TreadleError
 from treadle.kernel.values import Value, encode
 from treadle.lang.duration import instant_text
 from treadle.store.figures import DEAD_LETTER
-from treadle.store.protocol import Reads
 
 from . import document
-from .desk import Desk
+
+if TYPE_CHECKING:
+    from treadle.store.protocol import Reads
+
+    from .desk import Desk
+
 
 # The kind of documents that say what became of letters, and how long they do.
 DONE: Final = "deadletter.done"

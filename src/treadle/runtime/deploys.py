@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TypedDict
+from typing import TYPE_CHECKING, TypedDict
 
 import msgspec
 
@@ -10,20 +10,23 @@ from treadle.kernel.errors import DefinitionCorrupt, DefinitionError, VersionTak
 from treadle.kernel.roles import PastMachine
 from treadle.kernel.values import Value
 from treadle.lang.definition import Definition, Dialect
-from treadle.store.protocol import DefinitionRow, Reads, VersionRow
+from treadle.store.rows import DefinitionRow, VersionRow
 
-from .desk import Desk
 from .registry import DefinitionFamily, latest
 
+if TYPE_CHECKING:
+    from treadle.store.protocol import Reads
 
-class DeployAnswer(TypedDict):
-    """A version of a workflow: whether runs can be started of it, and why not."""
+    from .desk import Desk
 
-    name: str
-    version: str
-    digest: str
-    status: str
-    reasons: list[str]
+    class DeployAnswer(TypedDict):
+        """A version of a workflow: whether runs can be started of it, and why not."""
+
+        name: str
+        version: str
+        digest: str
+        status: str
+        reasons: list[str]
 
 
 class Deploy(msgspec.Struct, frozen=True):

@@ -7,9 +7,7 @@ to itself. They see this and nothing of the core behind it.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Protocol
-
-import msgspec
+from typing import TYPE_CHECKING, Protocol
 
 from treadle.kernel.errors import TreadleError
 from treadle.kernel.run import Step
@@ -17,13 +15,16 @@ from treadle.kernel.state import RunState
 from treadle.kernel.values import Value
 from treadle.lang.quota import Quota
 from treadle.store.place_rows import PlaceRow
-from treadle.store.protocol import Batch, Store, TaskRow
+from treadle.store.rows import Batch, TaskRow
 
 from .commands import Deliver, Operate
 from .hot import BlobCache, Hot, HotRuns
-from .ports import Ack, Clock
+from .ports import Clock
 from .registry import Registry
 from .shards import Held
+
+if TYPE_CHECKING:
+    from treadle.store.protocol import Store
 
 
 class InLine(Protocol):
@@ -166,18 +167,3 @@ class NoOperations:
 
     def recheck(self, desk: Desk, asked: Operate) -> None:
         pass
-
-
-# What an operation returns when events that it posted answer in its place.
-HANDED_ON = object()
-
-
-class OwnChange(msgspec.Struct, frozen=True):
-    """What the core asks of itself: a schedule ticks, a run is late. It has no byte form, is no command, and cannot be
-    handed in."""
-
-    change: Callable[[Desk], object]
-    ack: Ack | None = None
-
-
-Change = Operate | OwnChange

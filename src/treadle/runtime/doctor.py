@@ -10,20 +10,24 @@ from __future__ import annotations
 import socket
 import time
 from collections.abc import Callable
-from typing import Final, TypedDict
+from typing import TYPE_CHECKING, Final, TypedDict
 
 import msgspec
 
 from treadle.kernel.errors import TreadleError
 from treadle.kernel.model import ENGINE_KINDS, TERMINAL
 from treadle.lang.duration import instant_text
-from treadle.store.protocol import Reads, RunRow
+from treadle.store.run_rows import RunRow
 
 from .document import records
 from .hot import BlobCache, load_state
 from .registry import Registry
 from .stuck import why_stuck
 from .undecided import is_lasting
+
+if TYPE_CHECKING:
+    from treadle.store.protocol import Reads
+
 
 PAGE: Final = 200
 SHOWN_MAX: Final = 100

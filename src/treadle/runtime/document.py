@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from typing import Any, TypedDict
+from typing import TYPE_CHECKING, Any, TypedDict
 
 from treadle.kernel.errors import BlobMissing, RunNotFound, TreadleError
 from treadle.kernel.history import Stored, check_link
@@ -13,7 +13,7 @@ from treadle.kernel.run import error_of
 from treadle.kernel.state import GENESIS, RunState
 from treadle.kernel.values import Value, decode_trusted, encode
 from treadle.lang.duration import instant_text
-from treadle.store.protocol import Reads, RunRow
+from treadle.store.run_rows import RunRow
 
 from .hot import BlobCache, load_state, read_past, state_of
 from .narrative import events_of, numbered, shown
@@ -36,19 +36,21 @@ SHOWN = {
 }
 
 
-class Queued(TypedDict):
-    """Where a run stands in its line, and since when."""
+if TYPE_CHECKING:
+    from treadle.store.protocol import Reads
 
-    position: int
-    since: str | None
+    class Queued(TypedDict):
+        """Where a run stands in its line, and since when."""
 
+        position: int
+        since: str | None
 
-class RunOutcome(TypedDict):
-    """How a run ended."""
+    class RunOutcome(TypedDict):
+        """How a run ended."""
 
-    status: str
-    result: Value
-    error: dict[str, Value] | None
+        status: str
+        result: Value
+        error: dict[str, Value] | None
 
 
 def row_of(reads: Reads, id: str) -> RunRow:

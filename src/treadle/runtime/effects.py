@@ -13,10 +13,11 @@ from treadle.kernel.run import Step
 from treadle.kernel.state import RunState
 from treadle.kernel.tracing import OPTION
 from treadle.lang.alerts import NO_ALERTS
-from treadle.store.protocol import TimerRow
+from treadle.store.rows import TimerRow
 
 from .ahead import Ahead
 from .alerts import AlertBell
+from .board import Board
 from .children import Children
 from .commands import Deliver
 from .hot import Hot
@@ -28,7 +29,6 @@ from .opened import join_ids
 from .ports import NewRun, Work
 from .registry import Registry, kept_until
 from .staging import Answers, Closed, RunTurn, Staging
-from .tasks import Board
 from .timers import Timers
 from .undecided import is_undecided
 

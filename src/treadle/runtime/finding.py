@@ -5,17 +5,21 @@ found is still so, where it is decided."""
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
-from typing import Final, NamedTuple, TypedDict
+from typing import TYPE_CHECKING, Final, NamedTuple, TypedDict
 
 from treadle.kernel.errors import PASSING, BlobMissing, TreadleError
 from treadle.kernel.model import TERMINAL, is_reference
 from treadle.kernel.roles import FOREVER_NS, KeepingMachine
 from treadle.kernel.values import Value, decode_trusted, digest
 from treadle.store.loose import LOOSE_AT_ONCE, Orphans
-from treadle.store.protocol import Reads, RunRow
+from treadle.store.run_rows import RunRow
 
 from . import retention
 from .registry import Registry
+
+if TYPE_CHECKING:
+    from treadle.store.protocol import Reads
+
 
 # Loose payloads that are read at once.
 LOOSE_PAGE: Final = 50 * LOOSE_AT_ONCE

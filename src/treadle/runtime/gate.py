@@ -6,6 +6,7 @@ something is asked.
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import TYPE_CHECKING
 
 from treadle.kernel.errors import PASSING, RunEnded, RunExists, TreadleError, VersionMismatch
 from treadle.kernel.model import (
@@ -17,13 +18,16 @@ from treadle.kernel.model import (
 )
 from treadle.kernel.roles import is_cell
 from treadle.kernel.values import Value, decode_trusted
-from treadle.store.protocol import Reads
 
 from .commands import Deliver, Operate, Own
 from .hot import Hot
 from .payloads import input_digest
 from .ports import NewRun
 from .staging import Answers, Staging
+
+if TYPE_CHECKING:
+    from treadle.store.protocol import Reads
+
 
 # Whether a receipt bears the node's signature.
 Verify = Callable[[Receipt], bool]

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from functools import partial
+from typing import TYPE_CHECKING
 from weakref import WeakValueDictionary
 
 from msgspec.structs import replace
@@ -15,11 +16,15 @@ from msgspec.structs import replace
 from treadle.kernel.errors import TreadleError, ValueRefused
 
 from .commands import Deliver, Operate
-from .desk import Desk, OwnChange
 from .mail import Mail
-from .ports import Port
+from .own_changes import OwnChange
 from .shards import Held
 from .staging import Answers
+
+if TYPE_CHECKING:
+    from .desk import Desk
+    from .ports import Port
+
 
 # One answer of those of several runs: what each was refused with, None if it took its event.
 Combine = Callable[[Mapping[str, TreadleError | None]], tuple[object, TreadleError | None]]

@@ -3,14 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
+from typing import TYPE_CHECKING
 
 from treadle.kernel.model import Frame, Receipt
-from treadle.store.protocol import Store
 
 from .changes import Changes, CoreDesk
-from .commands import Deliver, Elsewhere, Operate, Own
+from .commands import Deliver, Operate, Own
 from .intake import Intake, ProgressQueue
 from .timers import Timers
+
+if TYPE_CHECKING:
+    from treadle.store.protocol import Store
+
+    from .commands import Elsewhere
 
 
 class Handover:

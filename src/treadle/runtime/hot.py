@@ -11,7 +11,7 @@ import logging
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Sequence
 from itertools import islice
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 import msgspec
 from msgspec.structs import replace
@@ -24,10 +24,14 @@ from treadle.kernel.roles import PastMachine, is_past
 from treadle.kernel.run import Blobs
 from treadle.kernel.state import RunState
 from treadle.kernel.values import Value, decode_trusted
-from treadle.store.protocol import ColdRun, Reads, RunRow
+from treadle.store.run_rows import ColdRun, RunRow
 
 from .registry import Registry
 from .shards import Held
+
+if TYPE_CHECKING:
+    from treadle.store.protocol import Reads
+
 
 log = logging.getLogger("treadle.core")
 

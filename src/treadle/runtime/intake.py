@@ -13,6 +13,7 @@ from __future__ import annotations
 import logging
 from collections import deque
 from collections.abc import Callable, Collection, Iterable, Sequence
+from typing import TYPE_CHECKING
 
 from treadle.kernel.errors import PASSING, TreadleError
 from treadle.kernel.limits import Limits
@@ -20,7 +21,7 @@ from treadle.kernel.model import Frame
 from treadle.kernel.roles import StreamingMachine
 from treadle.kernel.run import error_of
 from treadle.kernel.values import encode
-from treadle.store.protocol import Message, Reads
+from treadle.store.rows import Message
 
 from .changes import Changes
 from .commands import (
@@ -28,7 +29,6 @@ from .commands import (
     CheckpointSaved,
     Command,
     Deliver,
-    Elsewhere,
     FrameSent,
     Inspect,
     Operate,
@@ -40,12 +40,19 @@ from .isolation import known
 from .lines import Lines
 from .mail import Mail, unusable
 from .narrative import frame_event
-from .ports import Answer, Port
+from .ports import Answer
 from .recovery import Recovery
-from .schedules import SchedulesDue
+from .schedules_due import SchedulesDue
 from .shards import Held
 from .staging import Answers, Staged, Staging
 from .timers import Timers
+
+if TYPE_CHECKING:
+    from treadle.store.protocol import Reads
+
+    from .commands import Elsewhere
+    from .ports import Port
+
 
 log = logging.getLogger("treadle.core")
 

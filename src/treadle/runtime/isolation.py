@@ -14,10 +14,10 @@ from collections.abc import Sequence
 from treadle.kernel.errors import TreadleError
 from treadle.kernel.model import REFUSABLE
 from treadle.kernel.run import error_of
-from treadle.store.protocol import GUEST
+from treadle.store.rows import GUEST
 
 from .commands import CheckpointSaved, Deliver, FrameSent, Operate, Progress
-from .desk import Change, OwnChange
+from .own_changes import Change, OwnChange
 from .staging import Answers, Staging
 from .undecided import Undecided
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection
+from typing import TYPE_CHECKING
 
 from treadle.kernel.errors import (
     JournalCorrupt,
@@ -15,16 +16,22 @@ from treadle.kernel.history import fork as fork_run
 from treadle.kernel.model import TERMINAL
 from treadle.kernel.roles import CellMachine
 from treadle.kernel.values import Value
-from treadle.store.protocol import DefinitionRow, Reads, RunRow
+from treadle.store.rows import DefinitionRow
+from treadle.store.run_rows import RunRow
 
 from .collecting import COLLECT_PER_COMMIT, remove_run
 from .deploys import row_value
-from .desk import Desk
 from .document import row_of
 from .hot import Hot, load_state
 from .moving import check_compatible
 from .opened import open_work
 from .payloads import started_with
+
+if TYPE_CHECKING:
+    from treadle.store.protocol import Reads
+
+    from .desk import Desk
+
 
 # The operations of house-keeping.
 

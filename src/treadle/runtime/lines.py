@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 import msgspec
 
@@ -25,10 +25,9 @@ from treadle.kernel.state import RunState
 from treadle.kernel.values import Value, decode_trusted, encode
 from treadle.lang.quota import Quota
 from treadle.store.place_rows import Line, PlaceRow
-from treadle.store.protocol import Message, Reads
+from treadle.store.rows import Message
 
 from .commands import Operate, message_to_bytes
-from .desk import Desk
 from .hot import BlobCache, Hot
 from .mail import Mail
 from .payloads import put_back, refers, started_with
@@ -36,6 +35,12 @@ from .ports import Clock
 from .registry import Registry
 from .shards import Held
 from .staging import Staging
+
+if TYPE_CHECKING:
+    from treadle.store.protocol import Reads
+
+    from .desk import Desk
+
 
 # The operation that says that somebody came to a line or left it.
 LOOK: Final = "line"

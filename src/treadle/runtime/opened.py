@@ -6,12 +6,16 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from itertools import groupby
 from operator import itemgetter
-from typing import Final, NamedTuple
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 from treadle.kernel.history import Stored, opened_by, restore
 from treadle.kernel.model import OpenIntent
 from treadle.kernel.values import Value, decode_trusted
-from treadle.store.protocol import Reads, RunRow
+from treadle.store.run_rows import RunRow
+
+if TYPE_CHECKING:
+    from treadle.store.protocol import Reads
+
 
 _ID_BYTES: Final = 16
 

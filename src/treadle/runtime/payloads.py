@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 import msgspec
 
@@ -30,9 +30,12 @@ from treadle.kernel.model import (
     put_away,
 )
 from treadle.kernel.values import Value, decode_trusted, digest, digest_bytes, encode
-from treadle.store.protocol import Reads
 
-from .desk import Desk
+if TYPE_CHECKING:
+    from treadle.store.protocol import Reads
+
+    from .desk import Desk
+
 
 # The operation that keeps a payload for what will refer to it.
 KEEP: Final = "blob"

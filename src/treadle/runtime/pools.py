@@ -15,17 +15,21 @@ what it has.
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 import msgspec
 
 from treadle.kernel.errors import ValueRefused
 from treadle.kernel.limits import LEASE_RENEW_MS
 from treadle.kernel.values import Value, encode
-from treadle.store.protocol import Reads
 
-from .desk import Desk
 from .lines import pool_caps
+
+if TYPE_CHECKING:
+    from treadle.store.protocol import Reads
+
+    from .desk import Desk
+
 
 SHARE: Final = "pool"
 # The kind of documents that say who has leave for how much, by pool.

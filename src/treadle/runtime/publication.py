@@ -9,24 +9,30 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 import msgspec
 
 from treadle.kernel.errors import TreadleError
 from treadle.kernel.model import TERMINAL
 from treadle.kernel.tracing import parse_traceparent
-from treadle.store.protocol import GUEST, Message
+from treadle.store.rows import GUEST, Message
 
 from .ahead import Ahead
 from .changes import Changes
-from .commands import Deliver, Elsewhere, message_to_bytes
-from .desk import OwnChange
+from .commands import Deliver, message_to_bytes
 from .hot import HotRuns
 from .intake import Intake, ProgressQueue
 from .mail import NOTHING, Leftovers, Mail
-from .ports import Answer, Port
+from .own_changes import OwnChange
+from .ports import Answer
 from .registry import Registry
 from .staging import RunTurn, Staged, Staging
+
+if TYPE_CHECKING:
+    from .commands import Elsewhere
+    from .ports import Port
+
 
 log = logging.getLogger("treadle.runs")
 

@@ -2,19 +2,22 @@
 
 from __future__ import annotations
 
-from typing import Literal, TypedDict
+from typing import TYPE_CHECKING, Literal, TypedDict
 
 from treadle.kernel.errors import Unsupported
 from treadle.kernel.values import Value
 from treadle.lang.pools import is_pool
 from treadle.lang.quota import Quota
 from treadle.store.place_rows import Crowd
-from treadle.store.protocol import Reads
 
 from . import pools
-from .desk import Desk
 from .lines import LIMIT, POOL
 from .registry import Registry, latest
+
+if TYPE_CHECKING:
+    from treadle.store.protocol import Reads
+
+    from .desk import Desk
 
 
 class InLane(TypedDict):

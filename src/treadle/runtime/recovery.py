@@ -4,12 +4,12 @@ same ids ("ensure started"). What was opened in this life meanwhile is not hande
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from treadle.kernel.errors import PASSING, JournalCorrupt, StoreCorrupt, TreadleError
 from treadle.kernel.limits import Limits
 from treadle.kernel.model import ENGINE_KINDS
-from treadle.store.protocol import Reads, RunRow
+from treadle.store.run_rows import RunRow
 
 from .commands import Operate, Own
 from .hot import Expected, HotRuns
@@ -19,6 +19,10 @@ from .ports import Work
 from .shards import Held
 from .staging import Staging
 from .undecided import Undecided, is_undecided
+
+if TYPE_CHECKING:
+    from treadle.store.protocol import Reads
+
 
 # The operation that offers the open work of some runs again; they live on one shard, and it is at home at one of them.
 OFFER: Final = "offer"

@@ -9,6 +9,7 @@ from __future__ import annotations
 import threading
 from collections import OrderedDict
 from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING
 
 import msgspec
 
@@ -18,7 +19,11 @@ from treadle.kernel.values import Value, encode
 from treadle.lang.alerts import Alerts
 from treadle.lang.retention import NEVER_NS
 from treadle.lang.standing import NO_ORDERS, StandingOrders
-from treadle.store.protocol import Batch, DefinitionRow, Reads, VersionRow
+from treadle.store.rows import Batch, DefinitionRow, VersionRow
+
+if TYPE_CHECKING:
+    from treadle.store.protocol import Reads
+
 
 LOADED_MAX = 512
 # Documents that say what a definition means by the names of files beside it.

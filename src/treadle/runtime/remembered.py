@@ -5,12 +5,15 @@ They are rows beside the runs and are forgotten after a day: with each that is k
 
 from __future__ import annotations
 
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from treadle.kernel.values import Value, encode
-from treadle.store.protocol import Reads
 
-from .desk import Desk
+if TYPE_CHECKING:
+    from treadle.store.protocol import Reads
+
+    from .desk import Desk
+
 
 KIND: Final = "answer"
 KEPT_NS: Final = 24 * 3_600 * 10**9

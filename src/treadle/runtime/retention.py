@@ -6,16 +6,22 @@ and of what is said when it is asked for. Servers collect by themselves what ope
 
 from __future__ import annotations
 
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from treadle.kernel.errors import Unsupported
 from treadle.kernel.values import Value, encode
 from treadle.lang.retention import NEVER_NS, Retention
 from treadle.store.ages import RETURNED
-from treadle.store.protocol import AgeRule, Reads, RunRow
+from treadle.store.rows import AgeRule
+from treadle.store.run_rows import RunRow
 
-from .desk import Desk
 from .registry import kept_until
+
+if TYPE_CHECKING:
+    from treadle.store.protocol import Reads
+
+    from .desk import Desk
+
 
 KIND: Final = "retention"
 # The name under which all other workflows are spoken of.

@@ -6,15 +6,18 @@ it ended, and no collection takes it away again.
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 from treadle.kernel.errors import BlobMissing, RunExists, Unsupported
 from treadle.kernel.model import TERMINAL
 from treadle.kernel.values import Value, digest_bytes, encode
 from treadle.store.ages import RETURNED
 from treadle.store.backups import name_of
-from treadle.store.protocol import RunRow
 from treadle.store.returning import Returning
+from treadle.store.run_rows import RunRow
 
-from .desk import Desk
+if TYPE_CHECKING:
+    from .desk import Desk
 
 
 def perform(desk: Desk, asked: dict[str, Value]) -> str | dict[str, str]:

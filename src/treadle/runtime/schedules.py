@@ -1,8 +1,8 @@
 """Schedules: rows with a next time. A tick is one commit: it advances the row and starts the run `NAME@<instant>`, or
 neither, so that a tick is one run however many servers see it and whenever they die.
 
-All schedules are at home where what belongs to the whole store is decided, by whoever owns that. `SchedulesDue` is what
-comes to a core by itself; the rest are changes of a schedule's row, made at the desk (`desk.py`).
+All schedules are at home where what belongs to the whole store is decided, by whoever owns that. Here are the changes of
+a schedule's row, made at the desk (`desk.py`); when it is time for one a core knows by itself (`schedules_due.py`).
 
 What becomes of a tick: `started`, `skipped` (a run of before goes on, or the line is full), `queued` (it waits for
 that run), `missed` (nobody was there, and it is not caught up with), `refused` (its workflow did not take it).
@@ -10,11 +10,8 @@ that run), `missed` (nobody was there, and it is not caught up with), `refused` 
 
 from __future__ import annotations
 
-import logging
-from collections.abc import Callable
-from functools import partial
 from pathlib import Path
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 import msgspec
 
@@ -23,28 +20,26 @@ from treadle.kernel.limits import PAYLOAD_INLINE_BYTES_MAX
 from treadle.kernel.model import TERMINAL, Cancel, Started
 from treadle.kernel.roles import CellMachine
 from treadle.kernel.run import error_of
-from treadle.kernel.values import Value, decode_trusted, encode
+from treadle.kernel.values import Value, encode
 from treadle.lang.duration import instant_text
-from treadle.lang.recurrence import SECOND_NS, instants, latest
+from treadle.lang.recurrence import instants, latest
 from treadle.lang.schedules import Schedule, run_id, trigger_id
-from treadle.store.protocol import DefinitionRow, Reads
+from treadle.store.rows import DefinitionRow
 
-from .commands import Deliver, Operate
-from .desk import Desk, Handing, OwnChange
-from .meter import CoreMeter
-from .ports import Clock, NewRun
-from .shards import Held
-from .staging import Staged
+from .commands import SCHEDULE, Deliver, Operate
+from .ports import NewRun
 
-KIND: Final = "schedule"
+if TYPE_CHECKING:
+    from treadle.store.protocol import Reads
+
+    from .desk import Desk, Handing
+
+
+KIND: Final = SCHEDULE
 # How many ticks wait for a run of before to end.
 QUEUE_MAX: Final = 100
 NEXT_SHOWN: Final = 5
-# How often the end of a run is looked for that another process drives; and a row that could not be advanced.
-LOOK_AGAIN_NS: Final = SECOND_NS
 BY: Final = "treadle:schedule"
-
-log = logging.getLogger("treadle.schedules")
 
 
 class ScheduleRow(msgspec.Struct, kw_only=True, omit_defaults=True):
@@ -75,109 +70,6 @@ class ScheduleRow(msgspec.Struct, kw_only=True, omit_defaults=True):
 
     def note(self, tick_ns: int, outcome: str, now_ns: int, **more: Value) -> None:
         self.last = {"tick": instant_text(tick_ns), "at": instant_text(now_ns), "outcome": outcome, **more}
-
-
-class SchedulesDue:
-    """Which schedules are due, for the core that owns them."""
-
-    def __init__(
-        self, reads: Reads, held: Held, add: Callable[[OwnChange], None], meter: CoreMeter, *, clock: Clock
-    ) -> None:
-        self._reads = reads
-        self._meter = meter
-        self._clock = clock
-        self._held = held
-        self._add = add
-        self._loaded = False
-        # Since when somebody is here: ticks from before were missed.
-        self._since_ns = 0
-        self._due: dict[str, int] = {}
-        # Schedules whose change waits for its commit.
-        self._asked: set[str] = set()
-        # Runs whose end lets a tick start that waits for it, with their schedules.
-        self.awaited: dict[str, str] = {}
-        # None: nothing is due ever. 0: not known yet.
-        self.next_due_ns: int | None = 0
-
-    def look(self) -> None:
-        """They may have been another process's since they were read."""
-        self._loaded, self.next_due_ns = False, 0
-
-    def fire(self, now_ns: int) -> None:
-        """Once something is due, or may be."""
-        if not self._held.holds(""):
-            self._loaded, self.next_due_ns = False, now_ns + LOOK_AGAIN_NS
-            return
-        if not self._loaded:
-            self._load(now_ns)
-        for name in sorted(name for name, due in self._due.items() if due <= now_ns):
-            if name not in self._asked:
-                self._asked.add(name)
-                self._add(OwnChange(partial(self._advance, name), partial(self._done, name)))
-        self._rest()
-
-    def _advance(self, name: str, desk: Desk) -> bool:
-        # They may have become another process's while the change waited.
-        return self._held.holds("") and advance(desk, name=name, since_ns=self._since_ns)
-
-    def _load(self, now_ns: int) -> None:
-        self._due, self.awaited, self._loaded, self._since_ns = {}, {}, True, now_ns
-        for name, value in self._reads.documents(KIND):
-            row = ScheduleRow.of(value)
-            self._learn(name, row, now_ns)
-            if row.waiting and not row.schedule.paused:
-                # What it waits for may have ended while nobody looked.
-                self._due[name] = now_ns
-
-    def _learn(self, name: str, row: ScheduleRow | None, now_ns: int) -> None:
-        self.awaited = {run: of for run, of in self.awaited.items() if of != name}
-        self._due.pop(name, None)
-        if row is None or row.schedule.paused:
-            return
-        due = row.due_ns
-        if row.waiting:
-            self.awaited |= dict.fromkeys(row.going, name)
-            if not all(map(self._held.holds, row.going)):
-                # Nobody tells us when it ends.
-                due = min(due or now_ns + LOOK_AGAIN_NS, now_ns + LOOK_AGAIN_NS)
-        if due is not None:
-            self._due[name] = due
-
-    def _rest(self) -> None:
-        """Until when nothing happens here by itself; what waits for its commit is asked for already."""
-        self.next_due_ns = min(
-            (due for name, due in self._due.items() if name not in self._asked), default=None
-        )
-
-    def _done(self, name: str, advanced: object, error: TreadleError | None) -> None:
-        """A change was committed, and its row learnt; or there was nothing to change, or it was not committed: then
-        it is looked at again, a little later."""
-        self._asked.discard(name)
-        if error is not None:
-            log.warning("the schedule %s was not advanced, and is tried again: %s", name, error.message)
-        if not advanced and name in self._due:
-            if error is None:
-                self._learn(name, _find(self._reads, name), self._clock.now_ns())
-            else:
-                self._due[name] = self._clock.now_ns() + LOOK_AGAIN_NS
-        self._rest()
-
-    def committed(self, staged: Staged) -> None:
-        if not self._loaded:
-            return
-        now_ns = self._clock.now_ns()
-        changed = [(id, body) for kind, id, _, body in staged.batch.documents if kind == KIND]
-        for id, body in changed:
-            if id in self._asked and (due := self._due.get(id)):
-                self._meter.schedule_lag.observe(max(0, now_ns - due) / 1e9)
-            self._learn(id, None if body is None else ScheduleRow.of(decode_trusted(body)), now_ns)
-        ended = False
-        if self.awaited:
-            for row in staged.batch.runs_changed.values():
-                if row.status in TERMINAL and (name := self.awaited.get(row.id)) is not None:
-                    self._due[name], ended = 0, True
-        if changed or ended:
-            self._rest()
 
 
 # --- a tick ------------------------------------------------------------------------------------------

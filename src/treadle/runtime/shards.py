@@ -10,9 +10,13 @@ from __future__ import annotations
 import itertools
 from collections.abc import Collection, Iterable
 from functools import lru_cache
+from typing import TYPE_CHECKING
 
 from treadle.kernel.model import shard_of
-from treadle.store.protocol import Store
+
+if TYPE_CHECKING:
+    from treadle.store.protocol import Store
+
 
 # Where what belongs to no run lives: deployed versions, documents.
 HOME = 0

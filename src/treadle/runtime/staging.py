@@ -12,7 +12,7 @@ Nothing here decides anything about a run.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 import msgspec
 
@@ -22,24 +22,21 @@ from treadle.kernel.limits import Limits
 from treadle.kernel.model import TERMINAL, OpenIntent, Receipt, Signal
 from treadle.kernel.run import error_of
 from treadle.kernel.values import Value, encode
-from treadle.store.protocol import (
-    GUEST,
-    Batch,
-    DefinitionRow,
-    Numbered,
-    Reads,
-    Store,
-    TaskRow,
-    beside_records,
-)
+from treadle.store.rows import GUEST, Batch, DefinitionRow, Numbered, TaskRow, beside_records
 
 from .commands import AuditEntry, Deliver, Operate, Progress, audit_row, reply_to_bytes
-from .desk import Change, OwnChange
 from .hot import BlobCache, Expected, Hot
 from .mail import Mail
 from .narrative import numbered
-from .ports import Ack, Answer, Clock, News, Port, Work
+from .own_changes import Change, OwnChange
+from .ports import Ack, Answer, Clock, News, Work
 from .shards import Held
+
+if TYPE_CHECKING:
+    from treadle.store.protocol import Reads, Store
+
+    from .ports import Port
+
 
 # A cell that has come to rest with a larger snapshot keeps it for a while.
 REST_BYTES_MAX = 4096

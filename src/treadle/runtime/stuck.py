@@ -6,13 +6,18 @@ line, a child. A row that is missing will never come back by itself.
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 from treadle.kernel.model import PLACE, OpenIntent, child_id
 from treadle.kernel.roles import CellMachine, has_role
 from treadle.kernel.state import RunState
-from treadle.store.protocol import Reads, RunRow
+from treadle.store.run_rows import RunRow
 
 from .document import view_of
 from .registry import Registry
+
+if TYPE_CHECKING:
+    from treadle.store.protocol import Reads
 
 
 def why_stuck(reads: Reads, registry: Registry, row: RunRow, state: RunState) -> str | None:

@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from treadle.kernel.errors import TreadleError
 from treadle.kernel.limits import Limits
 from treadle.kernel.model import Receipt
-from treadle.store.protocol import Reads, TimerRow
+from treadle.store.rows import TimerRow
 
 from .commands import Deliver, Own
 from .mail import Mail
 from .shards import Held
+
+if TYPE_CHECKING:
+    from treadle.store.protocol import Reads
+
 
 # How the rows of runs begin that are late if they have not ended by then; they are nobody's intent.
 LATE: Final = "late:"

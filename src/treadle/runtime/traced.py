@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from treadle.kernel.values import Value, encode
-from treadle.store.protocol import Reads
 
-from .desk import Desk
+if TYPE_CHECKING:
+    from treadle.store.protocol import Reads
+
+    from .desk import Desk
+
 
 KIND: Final = "traces"
 _ROW: Final = ("telemetry", KIND)

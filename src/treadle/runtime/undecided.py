@@ -7,14 +7,18 @@ what the store knows of the run (open ids, timers, tasks, children), never from 
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 from treadle.kernel.errors import TreadleError, Undecidable
 from treadle.kernel.machine import RETENTION_NS
 from treadle.kernel.model import TERMINAL, Cancel, OpenIntent, Patch, Receipt, Signal
 from treadle.kernel.run import Step, abandon, error_of
 from treadle.kernel.state import RunState
 from treadle.kernel.values import Value
-from treadle.store.protocol import GUEST, Message, Reads, RunRow
+from treadle.store.rows import GUEST, Message
+from treadle.store.run_rows import RunRow
 
+from .board import Board
 from .children import PARENT
 from .commands import Deliver, Own, message_to_bytes
 from .lines import Lines
@@ -25,8 +29,11 @@ from .ports import Clock, News
 from .registry import Registry
 from .shards import Held
 from .staging import Answers, Staging
-from .tasks import Board
 from .timers import Timers
+
+if TYPE_CHECKING:
+    from treadle.store.protocol import Reads
+
 
 # Key of a row's error that tells it from the error of a run that has failed or stalled.
 UNDECIDED = "undecided"

@@ -11,7 +11,7 @@ from __future__ import annotations
 import logging
 import traceback
 from collections.abc import Callable
-from typing import Any, Final, Protocol
+from typing import TYPE_CHECKING, Any, Final, Protocol
 from weakref import ref
 
 from treadle.kernel.values import Value
@@ -21,8 +21,10 @@ from .redact import without_credentials
 LIBRARIES: Final = ("anthropic", "openai", "mcp", "client", "httpx", "httpx2", "httpcore", "httpcore2")
 
 
-class Redacting(Protocol):
-    def redact(self, value: Value) -> Value: ...
+if TYPE_CHECKING:
+
+    class Redacting(Protocol):
+        def redact(self, value: Value) -> Value: ...
 
 
 # Replaced, never changed: any thread may log. Weak: an engine that is gone has no secrets left.

@@ -8,14 +8,18 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from typing import TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
 from treadle.bus.carrier import Away
-from treadle.bus.protocol import Handed
+from treadle.bus.data import Handed
 from treadle.kernel.errors import PASSING, InputInvalid
 from treadle.store.open import open_store
-from treadle.store.protocol import DefinitionRow, Reads
+from treadle.store.rows import DefinitionRow
 from treadle.store.sql import SqlStore
+
+if TYPE_CHECKING:
+    from treadle.store.protocol import Reads
+
 
 T = TypeVar("T")
 

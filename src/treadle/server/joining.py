@@ -4,12 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from treadle.bus.carrier import Away
 from treadle.bus.far import FarBus
 from treadle.bus.http import HttpBus, Refused
-from treadle.bus.protocol import FarSide, Goods
 from treadle.bus.seal import Seal
 from treadle.kernel.errors import Unsupported
 from treadle.kernel.values import Value
@@ -17,6 +16,10 @@ from treadle.store.open import shown
 
 from .carrying import MEMORY, POSTGRES, carrier_for
 from .goods import StoreGoods
+
+if TYPE_CHECKING:
+    from treadle.bus.protocol import FarSide, Goods
+
 
 Say = Callable[[str], None]
 

@@ -19,7 +19,7 @@ from treadle.engine import Engine
 from treadle.kernel.model import TERMINAL
 from treadle.lang.json_text import to_json
 from treadle.runs import Run
-from treadle.store.protocol import RunRow
+from treadle.store.run_rows import RunRow
 
 from .problems import RequestRefused
 

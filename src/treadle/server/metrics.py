@@ -18,7 +18,7 @@ from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
 from prometheus_client.registry import Collector
 
-from treadle.bus.protocol import DEFAULT_POOL, RESIDENT
+from treadle.bus.data import DEFAULT_POOL, RESIDENT
 from treadle.engine import Engine
 from treadle.kernel.model import Status
 from treadle.runtime.meter import OTHER, SHORT_S, Histogram, LabelNames

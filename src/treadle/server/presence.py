@@ -14,17 +14,21 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from importlib.metadata import version
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from treadle.engine import Engine
 from treadle.kernel.errors import TreadleError
 from treadle.lang.duration import instant_text
+from treadle.store.member_reads import MemberSeen
 from treadle.store.members import LEASE_NS
 from treadle.store.open import store_path_or_none
 from treadle.store.presence import FilePresence, ServerSeen
-from treadle.store.protocol import MemberSeen, Reads
 
 from .problems import RequestRefused
+
+if TYPE_CHECKING:
+    from treadle.store.protocol import Reads
+
 
 SAY_S: Final = 1.0
 LIVE, DRAINING, LOST = "live", "draining", "lost"

@@ -13,14 +13,12 @@ from contextlib import AbstractContextManager, nullcontext
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from treadle.bus.local import LocalBus
-from treadle.bus.protocol import FarSide, Goods
 from treadle.kernel.errors import Unsupported
 from treadle.kernel.values import Value
 from treadle.lang.definition import Dialect
 from treadle.performers import performers_of
 from treadle.runtime.ports import SystemClock
 from treadle.runtime.registry import Loaded
-from treadle.store.protocol import Reads
 from treadle.work.courier import Courier
 from treadle.work.job import StaysOpen
 from treadle.work.performers import PerformerTable
@@ -29,8 +27,10 @@ from treadle.work.worker import Worker
 from .goods import StoreGoods
 
 if TYPE_CHECKING:
+    from treadle.bus.protocol import FarSide, Goods
     from treadle.engine import Engine
     from treadle.performers.agent.agents import Agents
+    from treadle.store.protocol import Reads
     from treadle.telemetry.tracer import Tracer
 
 T = TypeVar("T")

@@ -6,15 +6,20 @@ answered exactly as one that does not exist; a list leaves it out.
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 from starlette.requests import Request
 
 from treadle.kernel.errors import UnknownWorkflow
 from treadle.runtime import document, tasks
 from treadle.runtime.registry import not_deployed
-from treadle.store.protocol import DefinitionRow, Reads
+from treadle.store.rows import DefinitionRow
 
 from .problems import RequestRefused
 from .routing import actor_of
+
+if TYPE_CHECKING:
+    from treadle.store.protocol import Reads
 
 
 def sees(request: Request, workflow: str) -> bool:

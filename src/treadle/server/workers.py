@@ -18,8 +18,8 @@ from typing import Any, Final
 
 from msgspec.structs import replace
 
+from treadle.bus.data import DEFAULT_POOL, RESIDENT, Told
 from treadle.bus.hatch import Hatch
-from treadle.bus.protocol import DEFAULT_POOL, RESIDENT, Told
 from treadle.engine import Engine
 from treadle.kernel.errors import LimitExceeded, TreadleError, Unsupported
 from treadle.kernel.limits import LEASE_DURATION_MS, PAYLOAD_INLINE_BYTES_MAX

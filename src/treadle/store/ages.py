@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import Any, Final
 
-from .protocol import AgeRule, bounded
+from .rows import AgeRule, bounded
 
 # The kind of documents that say which runs were put back from an archive: they stay until they are deleted.
 RETURNED: Final = "returned"

@@ -28,8 +28,8 @@ from .backups import in_one_file, name_of
 from .connection import BACKUP
 from .copying import TABLES
 from .packing import unpack
-from .protocol import RunRow
 from .reads import SqlReads
+from .run_rows import RunRow
 from .sql import SqlStore
 from .sqlite import SqliteDialect
 

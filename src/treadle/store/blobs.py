@@ -10,30 +10,31 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 from treadle.kernel.errors import BlobCorrupt, BlobMissing, StoreFull, StoreReadOnly
 from treadle.kernel.values import digest_bytes
 
 from .files import folder_mode, mode_beside
 
+if TYPE_CHECKING:
 
-class BlobPlace(Protocol):
-    """Where payloads are that are too large for the table. What is written is there when `write` returns."""
+    class BlobPlace(Protocol):
+        """Where payloads are that are too large for the table. What is written is there when `write` returns."""
 
-    # How many can be removed in no time.
-    removed_at_once: int
+        # How many can be removed in no time.
+        removed_at_once: int
 
-    def write(self, digest: str, body: bytes) -> None: ...
-    def read(self, digest: str, size: int) -> bytes: ...
-    def check(self, digest: str, size: int) -> None:
-        """Whether it is there and as large as it was."""
-        ...
+        def write(self, digest: str, body: bytes) -> None: ...
+        def read(self, digest: str, size: int) -> bytes: ...
+        def check(self, digest: str, size: int) -> None:
+            """Whether it is there and as large as it was."""
+            ...
 
-    def remove(self, digest: str) -> None: ...
-    def digests(self, before_ns: int | None = None) -> Iterator[str]:
-        """What is there; with a time, only what was written before it."""
-        ...
+        def remove(self, digest: str) -> None: ...
+        def digests(self, before_ns: int | None = None) -> Iterator[str]:
+            """What is there; with a time, only what was written before it."""
+            ...
 
 
 def blobs_at(place: str | None, store: Path | None) -> BlobPlace | None:

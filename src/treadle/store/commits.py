@@ -11,34 +11,36 @@ import sqlite3
 import threading
 from collections.abc import Callable
 from queue import SimpleQueue
-from typing import Any, Final, Protocol
+from typing import TYPE_CHECKING, Any, Final, Protocol
 
 # Two threads take turns on one connection, which not every build of SQLite allows.
 SERIALIZED: Final = sqlite3.threadsafety == 3
 
 
-class Transaction(Protocol):
-    """A transaction that is open. Its errors are the driver's."""
+if TYPE_CHECKING:
 
-    @property
-    def tx(self) -> Any:
-        """What its statements are made with."""
-        ...
+    class Transaction(Protocol):
+        """A transaction that is open. Its errors are the driver's."""
 
-    def send(self) -> None:
-        """Begins to make it durable."""
-        ...
+        @property
+        def tx(self) -> Any:
+            """What its statements are made with."""
+            ...
 
-    @property
-    def is_done(self) -> Callable[[], bool]:
-        """Whether `wait` would return at once, as far as can be seen. Asked between any two decisions."""
-        ...
+        def send(self) -> None:
+            """Begins to make it durable."""
+            ...
 
-    def wait(self) -> None:
-        """Returns once it is durable. Raises if it is not; then nothing is left of it."""
-        ...
+        @property
+        def is_done(self) -> Callable[[], bool]:
+            """Whether `wait` would return at once, as far as can be seen. Asked between any two decisions."""
+            ...
 
-    def undo(self) -> None: ...
+        def wait(self) -> None:
+            """Returns once it is durable. Raises if it is not; then nothing is left of it."""
+            ...
+
+        def undo(self) -> None: ...
 
 
 class UnderWay:

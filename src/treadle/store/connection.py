@@ -6,18 +6,21 @@ from __future__ import annotations
 import contextlib
 import json
 from collections.abc import Iterator, Sequence
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from treadle.kernel.errors import JournalCorrupt, StoreBusy
 from treadle.kernel.history import Stored
 
-from .blobs import BlobPlace
 from .commits import UnderWay
-from .dialect import SqlDialect
 from .loose import Orphans
 from .orphans import orphans
 from .row_reading import RUN_COLUMNS, STORED_COLUMNS, is_whole, run_of, stored_of
 from .run_rows import RunRow
+
+if TYPE_CHECKING:
+    from .blobs import BlobPlace
+    from .dialect import SqlDialect
+
 
 # What is noted of a store nobody may work on: it is a backup, or it was being written when its writer ended.
 BACKUP: Final = "backup"

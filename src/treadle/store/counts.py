@@ -5,7 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 from .connection import SqlConnection
-from .protocol import RunsBegun, bounded
+from .rows import bounded
+from .run_rows import RunsBegun
 
 
 class RunCounts(SqlConnection):

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import NamedTuple, Protocol
+from typing import NamedTuple
 
 import msgspec
 
@@ -31,13 +30,3 @@ class MovedRun(NamedTuple):
     status: str
     # Whether its first record is among what happened.
     new: bool
-
-
-class Followable(Protocol):
-    def last_mark(self) -> Mark:
-        """Whatever becomes durable from now on is after it."""
-        ...
-
-    def follow(self, marks: Sequence[Mark], limit: int) -> list[FollowedRecord]:
-        """Records of all runs in the order in which they became durable, after the first of these marks that holds."""
-        ...

@@ -13,15 +13,18 @@ import os
 import socket
 import time
 from collections.abc import Callable, Iterable, Mapping
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 
 from treadle.kernel.errors import PASSING, StoreUnavailable, TreadleError
 
-from .connection import SqlConnection
-from .dialect import SqlDialect
-from .sharing import MemberRow, MemberSeen, Standing
+from .member_reads import MEMBERS
+from .sharing import MemberRow, Standing
+
+if TYPE_CHECKING:
+    from .dialect import SqlDialect
+
 
 LEASE_NS: Final = 5_000_000_000
 # How often a member looks how things stand, and says that it is there.
@@ -35,22 +38,6 @@ class Roster(msgspec.Struct, frozen=True):
 
     standing: Standing
     mine: Mapping[int, int]
-
-
-class MemberReads(SqlConnection):
-    def members_seen(self) -> list[MemberSeen]:
-        query = """SELECT name, url, about, joined_ns, until_ns,
-                          (SELECT count(*) FROM shards WHERE owner = members.name)
-                   FROM members ORDER BY joined_ns, name"""
-        return [
-            MemberSeen(name, url, json.loads(about or "{}"), joined, until, int(shards))
-            for name, url, about, joined, until, shards in self._all(query)
-        ]
-
-    def members_present(self) -> set[str]:
-        query = f"""SELECT name FROM members WHERE until_ns >= {self._dialect.now_ns}
-                    UNION SELECT owner FROM shards WHERE owner IS NOT NULL"""
-        return {name for (name,) in self._all(query)}
 
 
 class Membership:
@@ -158,10 +145,6 @@ class Membership:
         except StoreUnavailable:
             self.close()
             raise
-
-
-# What is told when somebody came, went, or gave something away.
-MEMBERS: Final = "m"
 
 
 class Pace:

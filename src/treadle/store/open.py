@@ -13,15 +13,17 @@ import msgspec
 
 from treadle.kernel.errors import StoreUnavailable, Unsupported
 
-from .blobs import BlobPlace, blobs_at
+from .blobs import blobs_at
 from .connection import UNFINISHED
-from .members import Membership
-from .owner import OwnerLock, Tenure
+from .owner import OwnerLock
 from .reads import SqlReads
 from .sql import SqlStore, migrations
 from .sqlite import SqliteDialect
 
 if TYPE_CHECKING:
+    from .blobs import BlobPlace
+    from .members import Membership
+    from .owner import Tenure
     from .postgres import Listener, PostgresDialect
 
 
@@ -95,6 +97,7 @@ class Place(msgspec.Struct, frozen=True):
         if not is_postgres(self.url):
             return None
         dialect = _postgres_dialect(self.url)
+        from .members import Membership
         from .postgres import notify
 
         return Membership(dialect, notify=notify)

@@ -4,7 +4,7 @@ hand, or written by a version with a fault, may have some. They cost room, and a
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any, Final, Protocol
+from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from treadle.kernel.values import encode
 
@@ -20,8 +20,10 @@ _ONLY: Final = {"submissions": "scope LIKE 'run:%' AND "}
 _REFUSAL: Final = encode({"error": None})[:-1]
 
 
-class _Asked(Protocol):
-    def __call__(self, query: str, *parameters: Any) -> list[Any]: ...
+if TYPE_CHECKING:
+
+    class _Asked(Protocol):
+        def __call__(self, query: str, *parameters: Any) -> list[Any]: ...
 
 
 def orphans(ask: _Asked) -> Orphans:

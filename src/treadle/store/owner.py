@@ -16,13 +16,14 @@ import time
 import weakref
 from contextlib import suppress
 from pathlib import Path
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 from .files import mode_beside, written
 
+if TYPE_CHECKING:
 
-class HeldFile(Protocol):
-    def release(self) -> None: ...
+    class HeldFile(Protocol):
+        def release(self) -> None: ...
 
 
 _HELD: weakref.WeakSet[HeldFile] = weakref.WeakSet()
@@ -33,29 +34,31 @@ def close_in_children(held: HeldFile) -> None:
     _HELD.add(held)
 
 
-class Tenure(Protocol):
-    """How one process comes to own a store. The operating system keeps it for as long as the process is there."""
+if TYPE_CHECKING:
 
-    # Whether the owner works for its own runs only; set before it is taken.
-    alone: bool
+    class Tenure(Protocol):
+        """How one process comes to own a store. The operating system keeps it for as long as the process is there."""
 
-    def acquire(self) -> bool:
-        """Takes the store if nobody has it; never waits."""
-        ...
+        # Whether the owner works for its own runs only; set before it is taken.
+        alone: bool
 
-    def helps(self) -> None:
-        """From now on the owner works for everybody."""
-        ...
+        def acquire(self) -> bool:
+            """Takes the store if nobody has it; never waits."""
+            ...
 
-    def works_alone(self) -> str | None:
-        """Who owns the store and works for its own runs only; None: the owner helps everybody."""
-        ...
+        def helps(self) -> None:
+            """From now on the owner works for everybody."""
+            ...
 
-    def waits_for(self) -> str:
-        """Who keeps us from owning the store, and what to do about it."""
-        ...
+        def works_alone(self) -> str | None:
+            """Who owns the store and works for its own runs only; None: the owner helps everybody."""
+            ...
 
-    def release(self) -> None: ...
+        def waits_for(self) -> str:
+            """Who keeps us from owning the store, and what to do about it."""
+            ...
+
+        def release(self) -> None: ...
 
 
 class OwnerLock:

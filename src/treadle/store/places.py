@@ -14,7 +14,7 @@ from treadle.kernel.values import decode_trusted, encode
 
 from .connection import SqlConnection
 from .place_rows import Crowd, Line, PlaceRow
-from .protocol import Batch
+from .rows import Batch
 
 _COLUMNS: Final = "run, workflow, lane, held, priority, since_ns, quota"
 # What `held` is of a run that has a place and does without it while it waits.

@@ -24,7 +24,7 @@ import socket
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import parse_qsl, urlencode, urlsplit, urlunsplit
 
 import psycopg
@@ -45,16 +45,20 @@ from treadle.kernel.errors import (
     ValueRefused,
 )
 
-from .blobs import BlobPlace
-from .commits import Transaction, UnderWay
+from .commits import UnderWay
 from .dialect import UNFIT, Position, Tended, unfit
 from .figures import POSTGRES_BYTES
 from .pipelines import Pipelined
 from .postgres_columns import Column
 from .postgres_link import KEPT_ALIVE, Bounded, PostgresConnection
-from .protocol import Batch, Numbered, asker_of
 from .reads import SqlReads
+from .rows import Batch, Numbered, asker_of
 from .sql import SqlStore
+
+if TYPE_CHECKING:
+    from .blobs import BlobPlace
+    from .commits import Transaction
+
 
 MIGRATION_LOCK: Final = 0x54524541
 CHANNEL: Final = "treadle"

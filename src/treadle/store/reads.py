@@ -20,10 +20,11 @@ from .figures import StoreNumbers, numbers_of
 from .following import FollowReads
 from .many import ManyReads
 from .marks import MovedRun
-from .members import MemberReads
+from .member_reads import MemberReads
 from .places import PlaceReads
-from .protocol import AgeRule, AuditRow, DefinitionRow, RunRow, TaskRow, TimerRow, VersionRow, bounded
 from .row_reading import RUN_COLUMNS, run_of
+from .rows import AgeRule, AuditRow, DefinitionRow, TaskRow, TimerRow, VersionRow, bounded
+from .run_rows import RunRow
 
 # SQLite takes many more variables in one statement; a page of them is quick anywhere.
 KEYS_PER_QUERY = 500

@@ -16,8 +16,9 @@ import msgspec
 from treadle.kernel.errors import RunNotFound, StoreUnavailable, Unsupported
 
 from . import archives, backups
-from .protocol import DefinitionRow, RunRow, TaskRow, VersionRow
 from .reads import SqlReads
+from .rows import DefinitionRow, TaskRow, VersionRow
+from .run_rows import RunRow
 
 PAGE = 500
 

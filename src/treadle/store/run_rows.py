@@ -7,8 +7,8 @@ itself, so that many large runs are never in memory at once, and damage is told 
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping, Sequence
-from typing import Any, NamedTuple, Protocol
+from collections.abc import Sequence
+from typing import Any, NamedTuple
 
 import msgspec
 
@@ -60,32 +60,3 @@ class ColdRun(NamedTuple):
     event_no: int
     # The intents that have a checkpoint, if that was asked.
     checkpoints: frozenset[str] | None = None
-
-
-class ManyRuns(Protocol):
-    """Questions about many runs; each is a few statements."""
-
-    def runs_named(self, ids: Sequence[str]) -> dict[str, RunRow]:
-        """Those of them that are there."""
-        ...
-
-    def load_many(self, ids: Sequence[str]) -> dict[str, ColdRun | None]:
-        """What these runs are loaded from; None for one that is not there. What is large or damaged is left out."""
-        ...
-
-    def snapshots_of(self, runs: Collection[int]) -> dict[int, tuple[int, bytes] | None]:
-        """The last snapshot of each; None for one that has none. What is large or damaged is left out."""
-        ...
-
-    def open_ids_of(self, after: Mapping[int, int]) -> Iterator[tuple[int, int, bytes | None, bytes | None]]:
-        """What the records of each run after one of them opened and closed, behind the run's number: in their order, one
-        run after the other."""
-        ...
-
-    def records(self, wanted: Collection[tuple[int, int]]) -> dict[tuple[int, int], Stored]:
-        """Records by run and number. What is large is left out."""
-        ...
-
-    def checkpoints_of(self, runs: Collection[int]) -> dict[int, dict[str, bytes]]:
-        """The checkpoints of each run that has any, as they are stored."""
-        ...

@@ -9,7 +9,6 @@ anything, and nothing moves that need not.
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
-from typing import Any
 
 import msgspec
 
@@ -21,18 +20,6 @@ class MemberRow(msgspec.Struct, frozen=True):
     alone: bool
     joined_ns: int
     url: str | None = None
-
-
-class MemberSeen(msgspec.Struct, frozen=True):
-    """A member as its row tells it, also one whose lease has run out."""
-
-    name: str
-    url: str | None
-    # What it says of itself, for people.
-    about: dict[str, Any]
-    joined_ns: int
-    until_ns: int
-    shards: int
 
 
 class Standing(msgspec.Struct, frozen=True):

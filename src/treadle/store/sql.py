@@ -12,24 +12,29 @@ from functools import partial
 from hashlib import sha256
 from operator import attrgetter
 from pathlib import Path
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from treadle.kernel.errors import OwnershipLost
 from treadle.kernel.limits import DIAGNOSTICS_PER_RUN_MAX
 from treadle.kernel.values import Value, encode
 
 from . import taken
-from .blobs import BlobPlace
-from .commits import Transaction, UnderWay
-from .dialect import SqlDialect
+from .commits import UnderWay
 from .orphans import BY_NUMBER
 from .packing import pack
 from .places import write_places
-from .protocol import Batch, Numbered, RunRow, TaskRow, beside_records, beside_runs, of_places
 from .reads import AUDIT_COLUMNS, TASK_COLUMNS
 from .row_reading import RUN_COLUMNS
+from .rows import Batch, Numbered, TaskRow, beside_records, beside_runs, of_places
+from .run_rows import RunRow
 from .taken import FRAMES, JOURNAL, PLACED
 from .upkeep import SqlUpkeep, marks
+
+if TYPE_CHECKING:
+    from .blobs import BlobPlace
+    from .commits import Transaction
+    from .dialect import SqlDialect
+
 
 # A store's first records are written as they are: who only writes a few is done before the codec would be loaded.
 PLAIN_RECORDS: Final = 8

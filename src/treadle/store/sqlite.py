@@ -17,7 +17,7 @@ import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from treadle.kernel.errors import (
     AppendConflict,
@@ -33,9 +33,13 @@ from treadle.kernel.errors import (
 )
 from treadle.kernel.limits import STORE_BUSY_MS_MAX
 
-from .commits import SERIALIZED, Committer, SqliteTransaction, Transaction
+from .commits import SERIALIZED, Committer, SqliteTransaction
 from .dialect import UNFIT, Position, unfit
 from .files import make_private
+
+if TYPE_CHECKING:
+    from .commits import Transaction
+
 
 APPLICATION_ID: Final = 0x54524541  # "TREA", so that a foreign database is never touched
 _WAL_BYTES_MAX: Final = 64 * 1024 * 1024

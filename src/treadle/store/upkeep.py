@@ -17,8 +17,8 @@ from . import taken
 from .connection import BACKUP, UNFINISHED
 from .loose import LOOSE_AT_ONCE, named
 from .orphans import remove_orphans
-from .protocol import Message, bounded
 from .reads import SqlReads
+from .rows import Message, bounded
 from .taken import PLACED
 
 

@@ -13,17 +13,20 @@ import threading
 import time
 from collections import OrderedDict
 from collections.abc import Callable
-from typing import Any, Final, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, Final, Protocol, TypeVar
 
 from treadle.kernel.errors import TreadleError
 from treadle.kernel.history import restore
 from treadle.kernel.tracing import TraceIds
 from treadle.kernel.values import Value
 from treadle.store.marks import FollowedRecord, Mark
-from treadle.store.protocol import Reads
 
 from .otlp import Otlp
 from .spans import Attribute, Measured, RunTrace, Span
+
+if TYPE_CHECKING:
+    from treadle.store.protocol import Reads
+
 
 log = logging.getLogger("treadle.telemetry")
 T = TypeVar("T")

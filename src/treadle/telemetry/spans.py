@@ -18,7 +18,7 @@ from treadle.kernel.history import opened_by
 from treadle.kernel.model import ENGINE_KINDS, PLACE, TERMINAL, OpenIntent, child_id
 from treadle.kernel.state import RunState
 from treadle.kernel.tracing import TraceContext, TraceIds
-from treadle.store.protocol import RunRow
+from treadle.store.run_rows import RunRow
 
 Attribute = str | int | float | bool
 # What a dialect says of its work besides how it settled: told the kind, the parameters and the value that came back.

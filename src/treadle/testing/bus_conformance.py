@@ -12,16 +12,20 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import AbstractAsyncContextManager
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 from msgspec import structs
 
 from treadle.bus import messages
-from treadle.bus.protocol import DEFAULT_POOL, NOT_HANDED_OUT, Bus, Handed, Offers, Settling, Told
+from treadle.bus.data import DEFAULT_POOL, NOT_HANDED_OUT, Handed, Settling, Told
 from treadle.kernel.errors import InputInvalid, TreadleError
 from treadle.kernel.model import OpenIntent, Receipt
 from treadle.kernel.values import Value, encode
 from treadle.runtime.ports import Work
+
+if TYPE_CHECKING:
+    from treadle.bus.protocol import Bus, Offers
+
 
 QUEUE_MAX = 8
 LEASE_S = 10.0

@@ -13,7 +13,7 @@ from __future__ import annotations
 import random
 import threading
 import time
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 
@@ -28,11 +28,15 @@ from treadle.kernel.values import digest as digest_of
 from treadle.kernel.values import digest_bytes, encode
 from treadle.store.figures import DEAD_LETTER
 from treadle.store.place_rows import Line, PlaceRow
-from treadle.store.protocol import Batch, DefinitionRow, Store, TimerRow, VersionRow
+from treadle.store.rows import Batch, DefinitionRow, TimerRow, VersionRow
 
 from . import growing, many_runs, overlapping, ownership
 from .places import Check, MakePlace, StoragePlace, expect, owned
 from .rows import DEFINITION, contents, full_batch, record, run_row, task_row
+
+if TYPE_CHECKING:
+    from treadle.store.protocol import Store
+
 
 __all__ = ["CHECKS", "Check", "MakePlace", "StoragePlace"]
 

@@ -3,12 +3,17 @@ remembers one, in this process or another, is never told that something new is o
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 from treadle.kernel.errors import AppendConflict
 from treadle.store.marks import Mark
-from treadle.store.protocol import Batch, Reads, Store
+from treadle.store.rows import Batch
 
 from .places import Check, MakePlace, StoragePlace, expect, owned
 from .rows import record, run_row, task_row
+
+if TYPE_CHECKING:
+    from treadle.store.protocol import Reads, Store
 
 
 def _with_all(no: int, records: int = 2) -> Batch:

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from treadle.kernel.values import decode_trusted, encode
 from treadle.store.many import TOGETHER_BYTES_MAX
-from treadle.store.protocol import Batch, ColdRun, Reads
+from treadle.store.rows import Batch
+from treadle.store.run_rows import ColdRun
 
 from .places import Check, MakePlace, owned
 from .rows import full_batch, record, run_row
+
+if TYPE_CHECKING:
+    from treadle.store.protocol import Reads
 
 
 def _alone(reads: Reads, id: str) -> ColdRun | None:

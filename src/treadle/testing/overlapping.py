@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from treadle.kernel.errors import AppendConflict, OwnershipLost, StoreBusy
-from treadle.store.protocol import Batch
+from treadle.store.rows import Batch
 
 from .places import Check, MakePlace, expect, owned
 from .rows import contents, full_batch, record, run_row

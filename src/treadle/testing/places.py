@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 from treadle.kernel.errors import TreadleError
-from treadle.store.protocol import Reads, Store
+
+if TYPE_CHECKING:
+    from treadle.store.protocol import Reads, Store
 
 
 class StoragePlace(Protocol):

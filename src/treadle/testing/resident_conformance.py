@@ -12,12 +12,16 @@ from collections import Counter
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import AbstractAsyncContextManager
 from itertools import chain
-from typing import Final, Protocol
+from typing import TYPE_CHECKING, Final, Protocol
 
-from treadle.bus.protocol import OTHERS, RESIDENT, NearSide
+from treadle.bus.data import OTHERS, RESIDENT
 from treadle.runtime.ports import Work
 
 from .bus_conformance import LEASE_S, POOLS, QUEUE_MAX, Post, ids, work, works
+
+if TYPE_CHECKING:
+    from treadle.bus.protocol import NearSide
+
 
 LANE: Final = "lane"
 SLOW: Final = "slow"

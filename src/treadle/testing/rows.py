@@ -2,20 +2,16 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from treadle.kernel.values import digest, digest_bytes, encode
 from treadle.store.place_rows import PlaceRow
-from treadle.store.protocol import (
-    Batch,
-    DefinitionRow,
-    Message,
-    Reads,
-    RunRow,
-    TaskRow,
-    TimerRow,
-    VersionRow,
-)
+from treadle.store.rows import Batch, DefinitionRow, Message, TaskRow, TimerRow, VersionRow
+from treadle.store.run_rows import RunRow
+
+if TYPE_CHECKING:
+    from treadle.store.protocol import Reads
+
 
 FOR_EVER = 2**62
 

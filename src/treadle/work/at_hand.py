@@ -18,19 +18,21 @@ if TYPE_CHECKING:
     from treadle.telemetry.tracer import ToolSpan, WorkSpan
 
 
-class JobAtHand(Protocol):
-    run: str
-    workflow: str
-    intent: OpenIntent
-    # Who does it.
-    worker: str
-    # Where it is traced here.
-    span: WorkSpan | None
+if TYPE_CHECKING:
 
-    @property
-    def traceparent(self) -> str | None:
-        """What it continues, for those who go on with its trace."""
-        ...
+    class JobAtHand(Protocol):
+        run: str
+        workflow: str
+        intent: OpenIntent
+        # Who does it.
+        worker: str
+        # Where it is traced here.
+        span: WorkSpan | None
+
+        @property
+        def traceparent(self) -> str | None:
+            """What it continues, for those who go on with its trace."""
+            ...
 
 
 _JOB: Final[ContextVar[JobAtHand | None]] = ContextVar("treadle_job", default=None)

@@ -13,16 +13,20 @@ import logging
 import random
 from collections.abc import Awaitable, Callable, Collection
 from functools import partial
-from typing import Final, TypeVar
+from typing import TYPE_CHECKING, Final, TypeVar
 
 from treadle.bus.carrier import Away
+from treadle.bus.data import Handed, Settling, Told
 from treadle.bus.http import Refused
-from treadle.bus.protocol import FarSide, Goods, Handed, NearSide, Settling, Told
 from treadle.kernel.errors import EngineStopped, TreadleError
 from treadle.kernel.limits import LEASE_RENEW_MS
 from treadle.kernel.model import Receipt
 from treadle.runtime.commands import LATE, CheckpointSaved, Command, Deliver, FrameSent
-from treadle.store.protocol import DefinitionRow
+from treadle.store.rows import DefinitionRow
+
+if TYPE_CHECKING:
+    from treadle.bus.protocol import FarSide, Goods, NearSide
+
 
 log = logging.getLogger("treadle.worker")
 T = TypeVar("T")

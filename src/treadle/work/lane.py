@@ -13,10 +13,13 @@ import threading
 import time
 from collections.abc import Callable
 from queue import SimpleQueue
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
-from treadle.bus.protocol import NearSide
 from treadle.runtime.ports import Work
+
+if TYPE_CHECKING:
+    from treadle.bus.protocol import NearSide
+
 
 FUNCTIONS: Final = "functions"
 

@@ -21,7 +21,7 @@ import time
 from collections.abc import Callable, Collection, Coroutine, Sequence
 from typing import TYPE_CHECKING, Any, Final, Protocol, TypeVar
 
-from treadle.bus.protocol import DEFAULT_POOL, OTHERS, RESIDENT, NearSide
+from treadle.bus.data import DEFAULT_POOL, OTHERS, RESIDENT
 from treadle.kernel.errors import EngineStopped, TreadleError
 from treadle.kernel.model import Receipt
 from treadle.runtime.commands import LATE, Command, Deliver, FrameSent
@@ -32,10 +32,32 @@ from .job import Done, Performer, StaysOpen, Threaded, is_revoked
 from .lane import FUNCTIONS, STUCK_S, Lane
 from .others import Others
 from .performers import ANY, PerformerTable, Performs
-from .worker_job import Definitions, Vault, WorkerJob, failed
+from .worker_job import WorkerJob, failed
 
 if TYPE_CHECKING:
+    from treadle.bus.protocol import NearSide
     from treadle.telemetry.tracer import Tracer, WorkSpan
+    from treadle.work.worker_job import Definitions, Vault
+
+    class CoreDoor(Protocol):
+        """How a worker reaches the core, from any thread but the core's."""
+
+        def submit(self, command: Command) -> None: ...
+
+        def fetch_blob(self, digest: str) -> bytes: ...
+
+        def turn_with(self, item: Deliver) -> bool:
+            """Turns the core with a receipt on the calling thread, if it is idle; False if it is not."""
+            ...
+
+        def sign(self, receipt: Receipt) -> bytes:
+            """The node's signature; empty where this process has no key."""
+            ...
+
+        async def secret(self, intent: str, name: str) -> str | dict[str, str] | None:
+            """A secret that whoever owns this work has for it; None if it has none, or is this process."""
+            ...
+
 
 T = TypeVar("T")
 
@@ -51,26 +73,6 @@ STALLED_AGAIN_S: Final = 60.0
 STALLED_SHOWN_MAX: Final = 8
 # A coroutine that was cancelled and goes on all the same keeps its place for this long.
 CANCEL_S: Final = 5.0
-
-
-class CoreDoor(Protocol):
-    """How a worker reaches the core, from any thread but the core's."""
-
-    def submit(self, command: Command) -> None: ...
-
-    def fetch_blob(self, digest: str) -> bytes: ...
-
-    def turn_with(self, item: Deliver) -> bool:
-        """Turns the core with a receipt on the calling thread, if it is idle; False if it is not."""
-        ...
-
-    def sign(self, receipt: Receipt) -> bytes:
-        """The node's signature; empty where this process has no key."""
-        ...
-
-    async def secret(self, intent: str, name: str) -> str | dict[str, str] | None:
-        """A secret that whoever owns this work has for it; None if it has none, or is this process."""
-        ...
 
 
 class _Here(threading.local):

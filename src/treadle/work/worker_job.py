@@ -40,40 +40,40 @@ GATHER_S: Final = 0.01
 GATHERED_MAX: Final = 64
 
 
-class ValueRedactor(Protocol):
-    @property
-    def knows(self) -> bool:
-        """Whether there is any secret that a value could quote."""
-        ...
+if TYPE_CHECKING:
 
-    def value(self, value: Value) -> Value:
-        """The value without the secrets that it quotes; the same object if it quotes none."""
-        ...
+    class ValueRedactor(Protocol):
+        @property
+        def knows(self) -> bool:
+            """Whether there is any secret that a value could quote."""
+            ...
 
+        def value(self, value: Value) -> Value:
+            """The value without the secrets that it quotes; the same object if it quotes none."""
+            ...
 
-class Vault(Protocol):
-    """Secrets, as the worker needs them."""
+    class Vault(Protocol):
+        """Secrets, as the worker needs them."""
 
-    async def resolve(self, name: str, options: Mapping[str, Any]) -> str | dict[str, str]: ...
+        async def resolve(self, name: str, options: Mapping[str, Any]) -> str | dict[str, str]: ...
 
-    @property
-    def redactor(self) -> ValueRedactor: ...
+        @property
+        def redactor(self) -> ValueRedactor: ...
 
-    def learn(self, name: str, value: str | dict[str, str]) -> str | dict[str, str]:
-        """From now on it is redacted."""
-        ...
+        def learn(self, name: str, value: str | dict[str, str]) -> str | dict[str, str]:
+            """From now on it is redacted."""
+            ...
 
+    class Definitions(Protocol):
+        """Definitions by digest, each made ready by its machine."""
 
-class Definitions(Protocol):
-    """Definitions by digest, each made ready by its machine."""
+        def peek(self, digest: str) -> Loaded | None:
+            """What is at hand; never waits."""
+            ...
 
-    def peek(self, digest: str) -> Loaded | None:
-        """What is at hand; never waits."""
-        ...
-
-    def load(self, digest: str) -> Loaded:
-        """From any thread but the core's; raises what keeps it from being loaded."""
-        ...
+        def load(self, digest: str) -> Loaded:
+            """From any thread but the core's; raises what keeps it from being loaded."""
+            ...
 
 
 class WorkerJob:

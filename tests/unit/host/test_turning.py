@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable, Iterator
 from queue import Empty, SimpleQueue
 from random import Random
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
@@ -15,16 +15,21 @@ from treadle.host.thread import AGAIN, CoreThread, Turning
 from treadle.kernel.errors import StoreCorrupt, TreadleError
 from treadle.kernel.model import Receipt, Signal, Started
 from treadle.lang.definition import Definition
-from treadle.runtime.commands import Deliver, Elsewhere
+from treadle.runtime.commands import Deliver
 from treadle.runtime.core import Core
 from treadle.runtime.deploys import row_of
 from treadle.runtime.desk import NoOperations
 from treadle.runtime.ports import Ack, Audience, NewRun, News, SystemClock, Work
 from treadle.runtime.registry import Registry, machines_of
 from treadle.store.open import open_sqlite
-from treadle.store.protocol import Batch, Store
+from treadle.store.protocol import Store
+from treadle.store.rows import Batch
 from treadle.store.sql import SqlStore
 from treadle.testing.sim.drill_machine import DrillMachine
+
+if TYPE_CHECKING:
+    from treadle.runtime.commands import Elsewhere
+
 
 DRILL = Definition("drill", "drill", "1.0.0", {"drill": True})
 PATIENCE_S = 30.0
@@ -40,9 +45,12 @@ class House:
         self.turned_by: list[str] = []
         self.stopped: SimpleQueue[BaseException | None] = SimpleQueue()
         self.store: SqlStore | None = None
-        self.thread = CoreThread(self._open, self._core, self, None, on_stop=self.stopped.put)
+        opened: SimpleQueue[BaseException | None] = SimpleQueue()
+        self.thread = CoreThread(
+            self._open, self._core, self, None, on_open=opened.put, on_stop=self.stopped.put
+        )
         self.thread.start()
-        assert self.thread.opened.get(timeout=PATIENCE_S) is None
+        assert opened.get(timeout=PATIENCE_S) is None
 
     def _open(self) -> Store:
         self.store = open_sqlite(None)

@@ -15,7 +15,7 @@ from treadle.runtime.commands import CheckpointSaved
 from treadle.runtime.deploys import row_of
 from treadle.runtime.hot import BlobCache, load_state
 from treadle.runtime.registry import Registry, machines_of
-from treadle.store.protocol import Batch
+from treadle.store.rows import Batch
 from treadle.testing.sim.drill_machine import DrillMachine
 
 from .test_core import Bench, awaits, work

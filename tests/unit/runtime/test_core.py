@@ -7,7 +7,7 @@ import random
 import sys
 from collections.abc import Callable
 from threading import Event, Thread
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
@@ -27,13 +27,11 @@ from treadle.kernel.model import Cancel, Patch, Receipt, Signal, Started
 from treadle.kernel.values import decode, encode
 from treadle.lang.definition import Definition
 from treadle.runtime import tasks
-from treadle.runtime.ahead import Eager
 from treadle.runtime.commands import (
     LATE,
     TASK,
     CheckpointSaved,
     Deliver,
-    Elsewhere,
     FrameSent,
     Inspect,
     Operate,
@@ -42,17 +40,23 @@ from treadle.runtime.commands import (
 )
 from treadle.runtime.core import RETRY_AFTER_NS, WARN_EVERY, Core
 from treadle.runtime.deploys import row_of
-from treadle.runtime.desk import Desk, Handing, NoOperations, Operations, OwnChange
+from treadle.runtime.desk import Desk, Handing, NoOperations, Operations
 from treadle.runtime.fetching import Beside, at_once
 from treadle.runtime.hot import BlobCache, load_state
 from treadle.runtime.meter import CoreMeter
+from treadle.runtime.own_changes import OwnChange
 from treadle.runtime.ports import Ack, Audience, NewRun, News, Work
 from treadle.runtime.recovery import OFFER
 from treadle.runtime.registry import Registry, machines_of
 from treadle.store.open import open_sqlite
-from treadle.store.protocol import Batch, VersionRow
+from treadle.store.rows import Batch, VersionRow
 from treadle.store.sql import SqlStore
 from treadle.testing.sim.drill_machine import DrillMachine
+
+if TYPE_CHECKING:
+    from treadle.runtime.ahead import Eager
+    from treadle.runtime.commands import Elsewhere
+
 
 DRILL = Definition("drill", "drill", "1.0.0", {"drill": True})
 SECOND = 10**9

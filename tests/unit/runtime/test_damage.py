@@ -9,7 +9,7 @@ import pytest
 
 from treadle.kernel.errors import JournalCorrupt
 from treadle.store.open import open_sqlite
-from treadle.store.protocol import Batch
+from treadle.store.rows import Batch
 
 
 def test_a_damaged_snapshot_is_an_error(tmp_path: Path) -> None:

@@ -15,7 +15,7 @@ from treadle.runtime.deploys import row_of
 from treadle.runtime.desk import Handing, NoOperations
 from treadle.runtime.fetching import NotAtHand
 from treadle.runtime.ports import NewRun
-from treadle.store.protocol import Batch, Message, VersionRow
+from treadle.store.rows import Batch, Message, VersionRow
 from treadle.testing.sim.drill_machine import DrillMachine
 
 from .test_core import Bench, awaits, work

@@ -12,9 +12,10 @@ from treadle.engine import Engine
 from treadle.kernel.errors import TreadleError
 from treadle.kernel.model import Signal
 from treadle.runtime.commands import CheckpointSaved, Deliver, FrameSent, message_to_bytes, reply_from_bytes
-from treadle.runtime.desk import Desk, OwnChange
+from treadle.runtime.desk import Desk
 from treadle.runtime.effects import Effects
-from treadle.store.protocol import Batch
+from treadle.runtime.own_changes import OwnChange
+from treadle.store.rows import Batch
 from treadle.testing import toy
 
 from .test_core import Bench, awaits, work

@@ -45,12 +45,14 @@ from treadle.runtime.commands import (
     reply_from_bytes,
     reply_to_bytes,
 )
-from treadle.runtime.desk import Desk, OwnChange
+from treadle.runtime.desk import Desk
+from treadle.runtime.own_changes import OwnChange
 from treadle.runtime.ports import NewRun
 from treadle.runtime.recovery import offers
 from treadle.runtime.registry import Registry
 from treadle.runtime.shards import Held
-from treadle.store.protocol import Batch, Reads
+from treadle.store.protocol import Reads
+from treadle.store.rows import Batch
 
 from .test_core import Bench, awaits, work
 

@@ -12,7 +12,7 @@ from treadle.kernel.values import decode
 from treadle.runtime.commands import Deliver, FrameSent
 from treadle.runtime.core import OVERLAPS_MAX, RETRY_AFTER_NS
 from treadle.runtime.staging import Staged
-from treadle.store.protocol import Batch
+from treadle.store.rows import Batch
 from treadle.store.sql import SqlStore
 
 from .test_ahead import Hasty

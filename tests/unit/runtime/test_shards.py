@@ -8,22 +8,28 @@ from collections.abc import Iterator
 from contextlib import closing
 from functools import partial
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
 
 from treadle.kernel.errors import AppendConflict, OwnershipLost, StoreFull, TreadleError
 from treadle.kernel.limits import LIMITS, Limits
 from treadle.kernel.model import Patch, Signal, shard_of
-from treadle.runtime.commands import Deliver, Elsewhere, Operate, message_from_bytes
+from treadle.runtime.commands import Deliver, Operate, message_from_bytes
 from treadle.runtime.core import CONFLICTS_MAX
 from treadle.runtime.deploys import row_of
-from treadle.runtime.desk import HANDED_ON, Desk, OwnChange
+from treadle.runtime.desk import Desk
+from treadle.runtime.own_changes import HANDED_ON, OwnChange
 from treadle.runtime.ports import Ack
 from treadle.runtime.staging import BLOCK
 from treadle.store.open import open_sqlite
-from treadle.store.protocol import GUEST, Batch, VersionRow
+from treadle.store.rows import GUEST, Batch, VersionRow
 
 from .test_core import DRILL, Bench, awaits, work
+
+if TYPE_CHECKING:
+    from treadle.runtime.commands import Elsewhere
+
 
 COUNT = 4
 

@@ -18,7 +18,7 @@ from treadle.kernel.errors import TreadleError
 from treadle.store import packing
 from treadle.store.open import open_store
 from treadle.store.packing import pack, unpack
-from treadle.store.protocol import Batch
+from treadle.store.rows import Batch
 from treadle.store.sql import PLAIN_RECORDS
 from treadle.testing import toy
 from treadle.testing.toy import TOY

@@ -6,8 +6,8 @@ import asyncio
 from collections.abc import Callable, Collection, Sequence
 from typing import Any
 
+from treadle.bus.data import Handed, Settled, Settling, Taken
 from treadle.bus.local import LocalBus
-from treadle.bus.protocol import Handed, Settled, Settling, Taken
 from treadle.kernel.model import OpenIntent, Receipt
 from treadle.runtime.commands import Deliver
 from treadle.runtime.ports import Work

@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 
 from treadle import Engine
+from treadle.bus.data import DEFAULT_POOL, OTHERS, RESIDENT
 from treadle.bus.local import LocalBus
-from treadle.bus.protocol import DEFAULT_POOL, OTHERS, RESIDENT
 from treadle.kernel.model import Intent, OpenIntent
 from treadle.runtime.ports import SystemClock, Work
 from treadle.testing import assert_replays

@@ -9,15 +9,19 @@ from __future__ import annotations
 from bisect import bisect_left
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from treadle.dialects.agent import DIALECT
 from treadle.dialects.agent.provider_errors import FATAL
 from treadle.kernel.model import child_id
 from treadle.kernel.values import decode_trusted
 from treadle.runtime import document
-from treadle.store.protocol import Reads, RunRow
+from treadle.store.run_rows import RunRow
 from treadle.views.recording import Answer, answer_list, answers_of, unanswered_of
+
+if TYPE_CHECKING:
+    from treadle.store.protocol import Reads
+
 
 # Stands where the recorded run had asked, and ended before it was answered.
 UNANSWERED: Final = {"throw": "the recorded run had no answer to this"}

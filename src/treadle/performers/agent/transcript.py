@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from treadle.dialects.agent import routing, sources
 from treadle.dialects.agent.context import entry, evals_of, routing_view
@@ -21,10 +21,13 @@ from treadle.kernel.values import Value, decode_trusted
 from treadle.lang.duration import instant_text
 from treadle.runtime import document
 from treadle.runtime.registry import Registry
-from treadle.store.protocol import Reads
 
 from .questions import QUESTION
 from .tools import node_tools
+
+if TYPE_CHECKING:
+    from treadle.store.protocol import Reads
+
 
 # A payload up to this size is shown in its place.
 SHOWN_BYTES_MAX: Final = 32 * 1024

@@ -12,14 +12,17 @@ import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 from treadle.kernel.errors import TreadleError
 from treadle.kernel.model import TERMINAL
 from treadle.runtime.opened import open_work
-from treadle.store.protocol import Reads
 
 from .api import McpServer, McpSession, Visit
+
+if TYPE_CHECKING:
+    from treadle.store.protocol import Reads
+
 
 log = logging.getLogger("treadle.agent")
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from fastapi import Request
 from fastapi.exceptions import RequestValidationError
@@ -16,9 +16,12 @@ from treadle.server.access import OPERATOR, VIEWER
 from treadle.server.problems import RequestRefused
 from treadle.server.routing import JsonAnswer, Routes, actor_of
 from treadle.server.times import instant_ns
-from treadle.store.protocol import Reads
 
 from .runs import engine_of
+
+if TYPE_CHECKING:
+    from treadle.store.protocol import Reads
+
 
 routes = Routes()
 

@@ -6,7 +6,7 @@ newest runs, which the answer names: a look at the overview costs the same howev
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Final
+from typing import TYPE_CHECKING, Annotated, Any, Final
 
 from fastapi import Query, Request
 
@@ -16,11 +16,15 @@ from treadle.server import scope, shapes
 from treadle.server.access import VIEWER
 from treadle.server.routing import Routes, actor_of
 from treadle.server.times import instant_ns
-from treadle.store.protocol import Reads, RunRow
+from treadle.store.run_rows import RunRow
 from treadle.views import insights
 from treadle.views.trace import intents
 
 from .runs import engine_of
+
+if TYPE_CHECKING:
+    from treadle.store.protocol import Reads
+
 
 routes = Routes()
 

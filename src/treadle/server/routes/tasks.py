@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 from fastapi import Query, Request
 
@@ -13,9 +13,13 @@ from treadle.server.access import INBOX, TASK, VIEWER, may
 from treadle.server.paging import cursor, position
 from treadle.server.problems import RequestRefused
 from treadle.server.routing import Routes, actor_of
-from treadle.store.protocol import Reads, TaskRow
+from treadle.store.rows import TaskRow
 
 from .runs import Limit, after, engine_of
+
+if TYPE_CHECKING:
+    from treadle.store.protocol import Reads
+
 
 routes = Routes()
 

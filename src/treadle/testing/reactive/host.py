@@ -11,7 +11,7 @@ from __future__ import annotations
 import sqlite3
 from collections.abc import Callable, Iterator
 from hashlib import sha512
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from treadle.apps import cells as apps
 from treadle.apps import snapshots
@@ -25,16 +25,21 @@ from treadle.kernel.model import OpenIntent
 from treadle.kernel.values import Value, decode_trusted, encode
 from treadle.runtime.commands import Deliver, Operate
 from treadle.runtime.core import Core
-from treadle.runtime.desk import Desk, Handing, OwnChange
 from treadle.runtime.hot import Hot
 from treadle.runtime.opened import split_ids
+from treadle.runtime.own_changes import OwnChange
 from treadle.runtime.ports import Ack, Audience, News, Work
 from treadle.runtime.registry import Known, Registry, machines_of
-from treadle.store.protocol import Batch, DefinitionRow, RunRow
+from treadle.store.rows import Batch, DefinitionRow
+from treadle.store.run_rows import RunRow
 from treadle.store.sql import SqlStore
 from treadle.store.sqlite import SqliteDialect
 
 from .views import Snapshot
+
+if TYPE_CHECKING:
+    from treadle.runtime.desk import Desk, Handing
+
 
 # Documents of a world's own: its seed and clock, its snapshots, frames that were only shown.
 WORLD = "world"

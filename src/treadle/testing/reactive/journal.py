@@ -10,7 +10,7 @@ from treadle.dialects.reactive.routing import Delivery
 from treadle.kernel.model import DETACHED_KINDS, OpenIntent
 from treadle.kernel.values import decode_trusted
 from treadle.runtime.hot import Hot
-from treadle.store.protocol import RunRow
+from treadle.store.run_rows import RunRow
 
 from .host import WorldHost
 from .views import Intent, Record

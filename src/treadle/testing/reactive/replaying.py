@@ -8,7 +8,7 @@ from treadle.kernel.errors import ReplayDiffers
 from treadle.kernel.history import replay, restore, snapshot_of
 from treadle.kernel.state import RunState
 from treadle.runtime.hot import BlobCache, fresh_state, load_state
-from treadle.store.protocol import RunRow
+from treadle.store.run_rows import RunRow
 
 from .host import WorldHost
 

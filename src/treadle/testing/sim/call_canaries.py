@@ -20,7 +20,7 @@ from treadle.runtime.mail import Mail
 from treadle.runtime.opened import OpenReads
 from treadle.runtime.ports import Work
 from treadle.runtime.staging import Answers
-from treadle.store.protocol import RunRow
+from treadle.store.run_rows import RunRow
 
 from .process import SimProcess
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Callable, Iterator
 from random import Random
-from typing import Any
+from typing import TYPE_CHECKING, Any
 from unittest.mock import patch
 from weakref import WeakKeyDictionary
 
@@ -26,18 +26,18 @@ from treadle.runtime.ahead import Ahead
 from treadle.runtime.changes import CoreDesk
 from treadle.runtime.commands import CheckpointSaved, Deliver, Operate
 from treadle.runtime.core import Core
-from treadle.runtime.desk import HANDED_ON, Desk
 from treadle.runtime.hot import Hot
 from treadle.runtime.intake import Inbox, ProgressQueue
 from treadle.runtime.lines import Lines, _Tally
 from treadle.runtime.moving import Moves
+from treadle.runtime.own_changes import HANDED_ON
 from treadle.runtime.publication import Aside, Publication
 from treadle.runtime.recovery import Recovery
 from treadle.runtime.staging import Answers, Staged, Staging
 from treadle.runtime.timers import Timers
 from treadle.store import sql
 from treadle.store.place_rows import Line
-from treadle.store.protocol import GUEST
+from treadle.store.rows import GUEST
 
 from .call_canaries import CALL_CANARIES
 from .disk import Disk
@@ -50,6 +50,10 @@ from .store_canaries import FILE_CANARIES, STORE_CANARIES
 from .sums import Sums
 from .workload import Workload
 from .world import LIVENESS_EVENTS_MAX, SimulationFailed, simulate
+
+if TYPE_CHECKING:
+    from treadle.runtime.desk import Desk
+
 
 Canary = Callable[[], contextlib.AbstractContextManager[None]]
 

@@ -18,7 +18,7 @@ from treadle.runtime.hot import BlobCache, load_state
 from treadle.runtime.ports import Work
 from treadle.runtime.registry import Registry, machines_of
 from treadle.store.packing import unpack
-from treadle.store.protocol import RunRow
+from treadle.store.run_rows import RunRow
 
 from .disk import Disk
 from .oracle import references

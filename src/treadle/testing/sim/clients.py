@@ -16,7 +16,8 @@ from treadle.runtime import collecting, commands, deploys, keeping
 from treadle.runtime.commands import COLLECT, FORK, AuditEntry, CheckpointSaved, Deliver, FrameSent, Operate
 from treadle.runtime.registry import DefinitionFamily, Registry
 from treadle.runtime.tasks import OPEN, Actor, Operation
-from treadle.store.protocol import GUEST, Message, Reads
+from treadle.store.protocol import Reads
+from treadle.store.rows import GUEST, Message
 from treadle.store.sql import SqlStore
 
 from .disk import Died, SimDialect

@@ -14,13 +14,15 @@ import sqlite3
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from random import Random
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from treadle.kernel.errors import BlobMissing, StoreFull
-from treadle.store.commits import Transaction
 from treadle.store.sqlite import Identity, SqliteDialect
 
 from .faults import Faults
+
+if TYPE_CHECKING:
+    from treadle.store.commits import Transaction
 
 
 class Died(BaseException):

@@ -17,12 +17,13 @@ from treadle.kernel.model import Event
 from treadle.lang.definition import Definition, Dialect
 from treadle.runtime.commands import Command, Deliver, Operate
 from treadle.runtime.ports import Ack
-from treadle.store.protocol import Reads
 
 from .loop import SimLoop
 from .workload import Housed
 
 if TYPE_CHECKING:
+    from treadle.store.protocol import Reads
+
     from .process import SimProcess
 
 T = TypeVar("T")

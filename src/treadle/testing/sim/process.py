@@ -19,14 +19,14 @@ from treadle.kernel.errors import CommitUnknown, ConnectionLost, TreadleError
 from treadle.runtime import collecting, commands, deploys, keeping, schedules, tasks
 from treadle.runtime.commands import Deliver, Operate
 from treadle.runtime.core import Core
-from treadle.runtime.desk import Desk, Handing, NoOperations
+from treadle.runtime.desk import NoOperations
 from treadle.runtime.fetching import at_once
 from treadle.runtime.ports import Ack, Audience, News, Work
 from treadle.runtime.recovery import offers
 from treadle.runtime.registry import Registry, machines_of
-from treadle.store.commits import Transaction, UnderWay
+from treadle.store.commits import UnderWay
 from treadle.store.members import Membership
-from treadle.store.protocol import Batch, Numbered, Reads
+from treadle.store.rows import Batch, Numbered
 from treadle.store.sql import SqlStore
 
 from .disk import Died, SimDialect, SimPayloads, SimTransaction
@@ -37,6 +37,10 @@ from .workers import LEASE_MS, SimWorkers
 from .workload import Housed
 
 if TYPE_CHECKING:
+    from treadle.runtime.desk import Desk, Handing
+    from treadle.store.commits import Transaction
+    from treadle.store.protocol import Reads
+
     from .world import SimWorld
 
 POLL_NS = 250 * MS
@@ -318,7 +322,7 @@ class SimOperations(NoOperations):
                 return collecting.perform(desk, asked.body)
             case commands.FORK:
                 return keeping.perform_fork(desk, asked.body)
-            case schedules.KIND:
+            case commands.SCHEDULE:
                 return schedules.perform(desk, asked)
             case "deploy":
                 return deploys.perform(desk, deploys.Deploy.from_value(asked.body))

@@ -9,10 +9,13 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Sequence
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
-from treadle.bus.protocol import NearSide
 from treadle.runtime.ports import Work
+
+if TYPE_CHECKING:
+    from treadle.bus.protocol import NearSide
+
 
 LANE: Final = "functions"
 # How many pieces of another run's work may be begun before one that waits.

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Final
 from treadle.kernel.errors import PASSING, TreadleError
 from treadle.kernel.model import TERMINAL, Patch
 from treadle.runtime.commands import Deliver
-from treadle.store.protocol import GUEST
+from treadle.store.rows import GUEST
 
 from .clients import Guest
 from .weather import MS

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Iterable, Iterator
-from typing import Any
+from typing import TYPE_CHECKING, Any
 from unittest.mock import patch
 from weakref import WeakKeyDictionary
 
@@ -15,7 +15,6 @@ from treadle.kernel.model import Started
 from treadle.lang.schedules import Schedule
 from treadle.runtime import admission, finding, schedules, staging
 from treadle.runtime.commands import Deliver, reply_to_bytes
-from treadle.runtime.desk import Desk
 from treadle.runtime.effects import Records
 from treadle.runtime.gate import Gate
 from treadle.runtime.hot import Expected, Hot, HotRuns
@@ -24,8 +23,11 @@ from treadle.runtime.mail import Mail
 from treadle.runtime.registry import latest
 from treadle.runtime.staging import Answers, Staged, Staging
 from treadle.store import sql
-from treadle.store.protocol import GUEST
+from treadle.store.rows import GUEST
 from treadle.store.sql import SqlStore
+
+if TYPE_CHECKING:
+    from treadle.runtime.desk import Desk
 
 
 @contextlib.contextmanager

@@ -16,8 +16,8 @@ from treadle.runtime import document
 from treadle.runtime.commands import AuditEntry, Deliver, Operate, audit_row
 from treadle.runtime.core import Core
 from treadle.runtime.staging import Answers, Staged, Staging
-from treadle.store.protocol import AuditRow, Batch
 from treadle.store.reads import SqlReads
+from treadle.store.rows import AuditRow, Batch
 from treadle.store.sql import SqlStore
 from treadle.store.sqlite import SqliteDialect
 from treadle.store.upkeep import SqlUpkeep

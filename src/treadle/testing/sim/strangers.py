@@ -12,7 +12,7 @@ from treadle.kernel.errors import PASSING, TreadleError
 from treadle.kernel.model import Signal
 from treadle.kernel.values import encode
 from treadle.runtime.commands import Deliver, message_to_bytes
-from treadle.store.protocol import GUEST
+from treadle.store.rows import GUEST
 
 from .clients import PATIENCE_NS, Guest, Once
 from .weather import MS

@@ -17,7 +17,7 @@ from treadle.kernel.model import TERMINAL
 from treadle.lang.schedules import run_id
 from treadle.runtime.commands import Operate
 from treadle.runtime.schedules import KIND, ScheduleRow, is_on_its_way
-from treadle.store.protocol import GUEST
+from treadle.store.rows import GUEST
 
 from .clients import PATIENCE_NS, Guest, Once, is_passing
 from .weather import MS

@@ -6,7 +6,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Final
 
 from treadle.store.members import LEASE_NS
-from treadle.store.protocol import Batch
+from treadle.store.rows import Batch
 
 from .disk import Died
 from .workload import Housed

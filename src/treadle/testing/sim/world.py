@@ -19,7 +19,7 @@ from treadle.kernel.values import encode
 from treadle.runtime.deploys import row_of
 from treadle.runtime.lines import LIMIT
 from treadle.runtime.shards import home_on
-from treadle.store.protocol import Batch, Numbered, VersionRow
+from treadle.store.rows import Batch, Numbered, VersionRow
 from treadle.store.sql import SqlStore
 
 from .checks import Journals

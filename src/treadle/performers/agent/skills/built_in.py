@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Iterable
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 from treadle.performers.agent.skill import Skill
 from treadle.store.open import store_path_or_none
-from treadle.store.protocol import Reads
 
 from .duckdb import duckdb_skill
 from .files import files_skill
@@ -15,6 +14,9 @@ from .http import http_skill
 from .loaded import definition_files
 from .shell import shell_skill
 from .workflows import Runs, workflows_skill
+
+if TYPE_CHECKING:
+    from treadle.store.protocol import Reads
 
 
 class Home(Runs, Protocol):

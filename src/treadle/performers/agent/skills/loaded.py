@@ -16,12 +16,15 @@ import os
 import sys
 from collections.abc import Iterable, Iterator
 from pathlib import Path
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from treadle.kernel.errors import ToolError
 from treadle.performers.agent.skill import ToolContext
 from treadle.performers.agent.skill_finding import FOLDERS
-from treadle.store.protocol import Reads
+
+if TYPE_CHECKING:
+    from treadle.store.protocol import Reads
+
 
 CODE: Final = (".py", ".pyc", ".pyd", ".so", ".pth", ".pyi")
 

@@ -19,7 +19,7 @@ from treadle.performers.agent.skill import Skill, ToolContext
 
 if TYPE_CHECKING:
     from treadle.lang.definition import Dialect
-    from treadle.store.protocol import DefinitionRow
+    from treadle.store.rows import DefinitionRow
 
 
 class Runs(Protocol):
