@@ -8,9 +8,11 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
+from treadle.arguments import for_operation
 from treadle.host.acting import stamped
 from treadle.kernel.errors import (
     InputInvalid,
+    NotCanonical,
     NotWaiting,
     StoreFull,
     TreadleError,
@@ -31,8 +33,7 @@ from treadle.kernel.model import (
     Started,
 )
 from treadle.kernel.values import digest_bytes, encode
-from treadle.lang.handed import for_operation
-from treadle.runtime import collecting, messages, payloads, tasks, traced
+from treadle.runtime import collecting, commands, payloads, tasks, traced
 from treadle.runtime.commands import (
     AuditEntry,
     Deliver,
@@ -92,9 +93,28 @@ def test_a_command_is_the_same_on_the_other_side(command: Deliver | Operate) -> 
     assert message_to_bytes(found) == message_to_bytes(command)
 
 
+@pytest.mark.parametrize("data", [{}, {"note": "long " * 200}], ids=["short", "long"])
+def test_what_is_written_otherwise_than_we_write_it_is_refused(data: dict[str, Any]) -> None:
+    """A length in one byte more than it needs, a float of 32 bits."""
+    message = message_to_bytes(
+        Operate("r", "task", {"name": "complete", "sum": 1, "data": data}, entry=ENTRY)
+    )
+    reply = reply_to_bytes({"run": "r", "sum": 1, "data": data}, None)
+    assert message_from_bytes(message, "guest:1")
+    assert reply_from_bytes(reply)[1] is None
+    for read, body in (
+        (lambda body: message_from_bytes(body, "guest:1"), message),
+        (reply_from_bytes, reply),
+    ):
+        for ours, other in ((b"csum\x01", b"x\x03sum\x01"), (b"csum\x01", b"csum\xfa\x3f\x80\x00\x00")):
+            assert body.count(ours) == 1
+            with pytest.raises(NotCanonical):
+                read(body.replace(ours, other))
+
+
 def test_every_event_from_outside_and_every_field_of_what_is_sent_is_among_them() -> None:
     events = {type(command.event) for command in COMMANDS if isinstance(command, Deliver)}
-    assert events == set(messages._FROM_OUTSIDE)
+    assert events == set(commands._FROM_OUTSIDE)
     said = {
         name
         for command in COMMANDS
@@ -113,7 +133,7 @@ OF_THE_PROCESS = {*Deliver.__struct_fields__, *Operate.__struct_fields__, "own",
 
 
 def test_bytes_have_room_for_what_is_sent_and_for_nothing_else() -> None:
-    assert set(messages._Delivery.__struct_fields__) == set(Sent.__struct_fields__)
+    assert set(commands._Delivery.__struct_fields__) == set(Sent.__struct_fields__)
     assert {"ack", "inbox", "derived", "message", "asked", "fetched"} < OF_THE_PROCESS
     for name in sorted(OF_THE_PROCESS):
         for value in (True, None, "guest:2", ["x"]):
