@@ -17,7 +17,6 @@ from treadle.runtime import (
     quotas,
     remembered,
     retention,
-    tasks,
     traced,
 )
 from treadle.runtime.commands import Operate
@@ -26,8 +25,6 @@ from treadle.runtime.desk import Handing
 
 def perform(desk: Handing, asked: Operate) -> Any:
     match asked.name:
-        case commands.TASK:
-            return tasks.perform(desk, asked)
         case "limit":
             return quotas.perform(desk, asked.body)
         case "deadletter":

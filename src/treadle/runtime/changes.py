@@ -19,9 +19,9 @@ from treadle.kernel.run import Step
 from treadle.kernel.values import Value
 from treadle.store.protocol import Batch, Store, TaskRow
 
-from . import lines, recovery
+from . import commands, lines, recovery, tasks
 from .admission import Admission
-from .commands import Deliver, Inspect, Operate, View
+from .commands import Deliver, Inspect, Operate, View, only_hands_on
 from .desk import HANDED_ON, Change, Operations
 from .fetching import Fetching, NotAtHand
 from .gathering import Combine, Gatherings
@@ -74,6 +74,7 @@ class CoreDesk(msgspec.Struct, frozen=True):
 
     def hand_on(self, asked: Operate, item: Deliver) -> object:
         item.ack, item.inbox, item.entry, item.asked = asked.ack, asked.inbox, asked.entry, asked
+        item.changes = self.staging.changes
         self.staging.staged.handed.append((asked, item))
         self.mail.post(item)
         return HANDED_ON
@@ -138,7 +139,7 @@ class Changes:
         return staged.untouched or self._only_hands_on(self.waiting[0])
 
     def _only_hands_on(self, change: Change | Inspect) -> bool:
-        return isinstance(change, Operate) and self._desk.operations.only_hands_on(change)
+        return isinstance(change, Operate) and only_hands_on(change)
 
     def put_back(self, changes: Sequence[Change]) -> None:
         self.waiting.extendleft(reversed(changes))
@@ -197,6 +198,7 @@ class Changes:
         if value is HANDED_ON and staged.handed and staged.handed[-1][0] is change:
             return
         staged.writes.append(change)
+        desk.staging.changes += 1
         if value is not HANDED_ON:
             desk.answers.settle(change, value, None)
 
@@ -204,6 +206,8 @@ class Changes:
         """The core's own operations, and those that were handed to it."""
         desk = self._desk
         match asked.name:
+            case commands.TASK:
+                return tasks.perform(desk, asked)
             case lines.LOOK:
                 desk.lines.perform(asked.body)
             case recovery.OFFER:

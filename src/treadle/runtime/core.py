@@ -35,7 +35,7 @@ from treadle.kernel.limits import LIMITS, Limits
 from treadle.store.commits import UnderWay
 from treadle.store.protocol import Store, TimerRow
 
-from . import alerts
+from . import alerts, tasks
 from .admission import Admission
 from .ahead import Ahead, Eager, Nobody
 from .alerts import AlertBell
@@ -135,7 +135,7 @@ class Core:
         undecided = Undecided(store, registry, staging, answers, mail, board, timers, lines, clock=clock)
         records = Records(staging, answers, mail, effects, registry, bell, lines)
         moves = Moves(registry, hot, blobs, staging, mail, records, undecided, clock, entropy, limits)
-        gate = Gate(staging, answers, store, verify, lambda asked: operations.recheck(self.desk, asked))
+        gate = Gate(staging, answers, store, verify, lambda asked: tasks.recheck(self.desk, asked))
         deciding = (hot, blobs, staging, answers, mail, gate, records, lines, moves, undecided, numbers)
         more = (fetching, clock, entropy, limits)
         self._admission = Admission(store, registry, *deciding, *more)

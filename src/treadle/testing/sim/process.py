@@ -16,10 +16,10 @@ from treadle.host.asking import Correspondence
 from treadle.host.sharing import Sharing
 from treadle.host.thread import AGAIN, Turning
 from treadle.kernel.errors import CommitUnknown, ConnectionLost, TreadleError
-from treadle.runtime import collecting, commands, deploys, keeping, schedules, tasks
+from treadle.runtime import collecting, commands, deploys, keeping, schedules
 from treadle.runtime.commands import Deliver, Operate
 from treadle.runtime.core import Core
-from treadle.runtime.desk import Desk, Handing, NoOperations
+from treadle.runtime.desk import Handing, NoOperations
 from treadle.runtime.fetching import at_once
 from treadle.runtime.ports import Ack, Audience, News, Work
 from treadle.runtime.recovery import offers
@@ -305,15 +305,13 @@ class SimProcess:
 
 
 class SimOperations(NoOperations):
-    """Tasks, forks, collecting and deploys; and what applications need, where there are some."""
+    """Forks, collecting and deploys; and what applications need, where there are some."""
 
     def __init__(self, house: SimHouse | None) -> None:
         self._house = house
 
     def perform(self, desk: Handing, asked: Operate) -> Any:
         match asked.name:
-            case commands.TASK:
-                return tasks.perform(desk, asked)
             case commands.COLLECT:
                 return collecting.perform(desk, asked.body)
             case commands.FORK:
@@ -325,9 +323,3 @@ class SimOperations(NoOperations):
         if self._house is None:
             return super().perform(desk, asked)
         return self._house.applications.perform(desk, asked)
-
-    def only_hands_on(self, asked: Operate) -> bool:
-        return commands.only_hands_on(asked)
-
-    def recheck(self, desk: Desk, asked: Operate) -> None:
-        tasks.recheck(desk, asked)
