@@ -305,10 +305,9 @@ def admit(
     record: dict[str, Any] = {"seq": seq, "kind": kind, "at": at_ns, "event": journaled, "status": status}
     _describe(record, decision, opened, cancelled)
     body = encode(record)
-    size = len(body)
-    if bytes_max is not None and size > bytes_max:
+    if bytes_max is not None and (size := len(body)) > bytes_max:
         raise LimitExceeded(f"a step of {size} bytes; at most {bytes_max} are allowed")
-    run.tail_bytes += size
+    run.tail_bytes += len(body)
     run.tail_records += 1
     wants_snapshot = _wants_snapshot(run, limits)
     # What the record does not hold must be made of values too, or the next snapshot could not be written,
@@ -349,7 +348,6 @@ def admit(
         status_changed=status != was or seq == 1,
         ended=over,
         shown=status if run.held is None else QUEUED,
-        # Most have neither a continuation nor signals that wait.
         working=run.working if run.more or run.signals else run.performed > 0,
         record=record,
         leaves=leaves,
