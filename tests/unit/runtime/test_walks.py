@@ -117,8 +117,8 @@ async def test_a_task_completed_by_a_guest_is_written_once_and_enters_few_files(
     assert seen["encodes"] <= 4, seen
     # The message, the task's row, the answer.
     assert seen["decodes"] <= 3, seen
-    # The median; where the machine is busy it is looked besides whether the owner is still there.
-    assert seen["modules"] <= 30, sorted(walk.modules())
+    # 30; where the machine is busy it is looked besides whether the owner is still there.
+    assert seen["modules"] <= 32, sorted(walk.modules())
 
 
 async def test_an_event_to_a_cell_walks_less_far_than_it_did_at_0_1_0(
@@ -129,4 +129,4 @@ async def test_an_event_to_a_cell_walks_less_far_than_it_did_at_0_1_0(
     assert seen["encodes"] <= 3, seen
     assert seen["decodes"] == 0, seen
     assert seen["transitions"] < 100, seen
-    assert seen["modules"] <= 28, sorted(walk.modules())
+    assert seen["modules"] <= 29, sorted(walk.modules())
