@@ -24,7 +24,7 @@ from treadle.kernel.model import (
 from treadle.kernel.roles import CellMachine, has_role
 from treadle.kernel.showing import shown
 from treadle.kernel.tracing import OPTION, parse_traceparent
-from treadle.kernel.values import Value, encode, to_value
+from treadle.kernel.values import Value, encode, is_slight, to_value
 from treadle.lang.definition import Dialect
 from treadle.lang.handed import copied_from_caller, from_caller
 from treadle.lang.quota import check_priority
@@ -238,6 +238,14 @@ def check_text(what: str, text: str) -> None:
         text.encode()
     except UnicodeEncodeError as error:
         raise ValueRefused(f"{what} is text with a lone surrogate", details={"path": what}) from error
+
+
+def for_operation(value: object) -> Value:
+    """`from_caller`, for what goes into an operation: that is written before anything is done about it, and refused there
+    if it is no value. A few texts and numbers only need a mapping that is not the caller's."""
+    if not is_slight(value):
+        return from_caller(value)
+    return value.copy() if isinstance(value, dict) else value
 
 
 def checked_actor(user: object, roles: object, to: object = None) -> tuple[str | None, tuple[str, ...]]:

@@ -197,7 +197,7 @@ class Engine(
         """Reactive applications, imported when the first of them is used."""
         from .apps.operations import Applications
 
-        return Applications(self)
+        return Applications(self, self._host.asks.ask, self._host.seat.decides)
 
     @cached_property
     def agents(self) -> Agents:

@@ -8,13 +8,14 @@ from __future__ import annotations
 
 import asyncio
 import os
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Awaitable, Callable, Collection
 from contextlib import AbstractContextManager
 from functools import partial
 from secrets import token_hex
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 from treadle.arguments import named, whole
+from treadle.definitions.dialects import Dialects
 from treadle.definitions.library import Library
 from treadle.dialects.reactive.app import DIALECT_NAME, App
 from treadle.dialects.reactive.governance import ApplyBlocked, ProposalRefused
@@ -26,7 +27,7 @@ from treadle.kernel.errors import AppendConflict, InputInvalid, RunExists, Tread
 from treadle.kernel.model import TERMINAL, Event, Reset
 from treadle.kernel.showing import kind_of, shown
 from treadle.kernel.values import Value
-from treadle.lang.definition import Definition, Dialect
+from treadle.lang.definition import Definition
 from treadle.runtime import deploys, document
 from treadle.runtime.commands import Command, Deliver, Operate
 from treadle.runtime.fetching import NotAtHand
@@ -52,14 +53,12 @@ class AppHome(Protocol):
     validation: str
 
     @property
-    def dialects(self) -> Mapping[str, Dialect]: ...
-    def decides(self, run: str) -> bool: ...
+    def dialects(self) -> Dialects: ...
     def homes(self) -> list[str]: ...
     def load(self, target: Any, *, strict: bool = False) -> list[Definition]: ...
     def deploy(self, target: Any, *, strict: bool = False) -> list[Definition]: ...
     def watch(self, run: str) -> AbstractContextManager[Wakes]: ...
     async def read(self, question: Callable[[Reads], T]) -> T: ...
-    async def ask(self, make: Callable[[Ack], Command]) -> Any: ...
     async def submit(self, run: str, event: Event, /) -> dict[str, Any]: ...
     async def operate(self, name: str, body: dict[str, Any], *, home: str = "") -> Any: ...
 
@@ -69,15 +68,25 @@ class Wakes(Protocol):
 
 
 class Applications:
-    def __init__(self, engine: AppHome, *, token: Callable[[int], str] = token_hex) -> None:
+    def __init__(
+        self,
+        engine: AppHome,
+        ask: Callable[[Callable[[Ack], Command]], Awaitable[Any]],
+        decides: Callable[[str], bool],
+        *,
+        token: Callable[[int], str] = token_hex,
+    ) -> None:
+        """`ask` hands a command to whoever decides it, and gives its answer; `decides`: whether a run is decided here."""
         self._engine = engine
+        self._ask_core, self._decides = ask, decides
         self._token = token
         # The active application by name, as last seen; forgotten when something is applied.
         self._active: dict[str, App] = {}
 
     @property
     def machine(self) -> ReactiveMachine:
-        machine = self._engine.dialects[DIALECT_NAME].machine
+        dialects = self._engine.dialects
+        machine = dialects.machines.get(DIALECT_NAME) or dialects[DIALECT_NAME].machine
         assert isinstance(machine, ReactiveMachine)
         return machine
 
@@ -92,7 +101,7 @@ class Applications:
 
     async def active(self, name: str) -> App:
         """The application that runs under a name. One that is new in this store becomes active now."""
-        if (known := self._active.get(name)) is not None and self._engine.decides(name):
+        if (known := self._active.get(name)) is not None and self._decides(name):
             return known
         # It is decided elsewhere, where another one may have been applied since.
         self._active.pop(name, None)
@@ -123,7 +132,7 @@ class Applications:
             app = await self.active(name)
             canonical = app.event(schema, raw)[1]
             found = None
-            if submission_id is not None and not self._engine.decides(name):
+            if submission_id is not None and not self._decides(name):
                 # Whoever decides it would pass over what it has answered; the answer is in the store.
                 found = await self._answered(name, submission_id)
             if found is None:
@@ -151,7 +160,7 @@ class Applications:
         The answer is the runs, or the refusal, once all have decided; it says who took the event all the same."""
         if len(made) == 1:
             (item,) = made
-            return _reached(app, item, await self._engine.ask(partial(_with_ack, item)))
+            return _reached(app, item, await self._ask_core(partial(_with_ack, item)))
         runs: list[str] = await self._engine.operate(cells.PUBLISH, publishing, home=app.name)
         return [run for run in runs if run != app.name]
 
@@ -321,9 +330,6 @@ class Applications:
         return app
 
     # --- on the core thread -----------------------------------------------------------------------
-
-    def only_hands_on(self, asked: Operate) -> bool:
-        return False  # what is applied is written down, and then handed on
 
     def check_owner(self, reads: Reads, row: DefinitionRow) -> None:
         """A workflow's cells belong to one application of the store."""

@@ -17,7 +17,6 @@ from treadle.runtime import (
     quotas,
     remembered,
     retention,
-    tasks,
     traced,
 )
 from treadle.runtime.commands import Operate
@@ -28,8 +27,6 @@ if TYPE_CHECKING:
 
 def perform(desk: Handing, asked: Operate) -> Any:
     match asked.name:
-        case commands.TASK:
-            return tasks.perform(desk, asked)
         case "limit":
             return quotas.perform(desk, asked.body)
         case "deadletter":

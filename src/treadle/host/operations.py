@@ -1,4 +1,4 @@
-"""What an engine's core can be asked for besides events: deploys, tasks, and what dialects offer."""
+"""What an engine's core can be asked for besides events and tasks: deploys, schedules, house-keeping, and what dialects offer."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from treadle.definitions.dialects import Dialects
 from treadle.kernel.roles import is_cell, is_code
 from treadle.lang import standing
 from treadle.runtime import commands, deploys
-from treadle.runtime.commands import Operate, only_hands_on
+from treadle.runtime.commands import Operate
 from treadle.runtime.fetching import NotAtHand
 from treadle.runtime.registry import version_key
 from treadle.store.rows import DefinitionRow
@@ -111,15 +111,6 @@ class EngineOperations:
                 return self._offers.for_operation(name).perform(desk, asked)
             case _:
                 return self._house.at_hand()(desk, asked)
-
-    def only_hands_on(self, asked: Operate) -> bool:
-        return only_hands_on(asked)
-
-    def recheck(self, desk: Desk, asked: Operate) -> None:
-        if only_hands_on(asked):
-            from treadle.runtime import tasks  # it is there: it performed what is answered now
-
-            tasks.recheck(desk, asked)
 
     def _deploy(self, desk: Desk, deploy: deploys.Deploy, fetched: Collection[str]) -> deploys.DeployAnswer:
         """Deploys. What was left alone for want of this code gets another chance."""

@@ -5,9 +5,8 @@ from __future__ import annotations
 from collections.abc import Collection
 from typing import TYPE_CHECKING, Any, Unpack
 
-from treadle.arguments import checked_actor, checked_statuses
+from treadle.arguments import checked_actor, checked_statuses, for_operation
 from treadle.kernel.values import Value
-from treadle.lang.handed import for_operation
 from treadle.runtime.commands import TASK
 
 from .reach import Reaches

@@ -29,6 +29,7 @@ from .model import (
     DETACHED_KINDS,
     ENGINE_KINDS,
     PLACE,
+    QUEUED,
     TERMINAL,
     UNSET,
     Apply,
@@ -70,6 +71,9 @@ class Step(msgspec.Struct, gc=False):
     status: str
     status_changed: bool
     ended: bool
+    # Its status as people know it, and whether something will move it on without time, people or other runs.
+    shown: str
+    working: bool
     record: dict[str, Any]
     # Whether its place in line is free with it.
     leaves: bool
@@ -301,12 +305,11 @@ def admit(
     record: dict[str, Any] = {"seq": seq, "kind": kind, "at": at_ns, "event": journaled, "status": status}
     _describe(record, decision, opened, cancelled)
     body = encode(record)
-    size = len(body)
-    if bytes_max is not None and size > bytes_max:
+    if bytes_max is not None and (size := len(body)) > bytes_max:
         raise LimitExceeded(f"a step of {size} bytes; at most {bytes_max} are allowed")
-    run.tail_bytes += size
+    run.tail_bytes += len(body)
     run.tail_records += 1
-    wants_snapshot = run.wants_snapshot(limits)
+    wants_snapshot = _wants_snapshot(run, limits)
     # What the record does not hold must be made of values too, or the next snapshot could not be written,
     # with the record committed. The state is looked at when a snapshot is due, and at the start.
     if decision.result is not None and "result" not in record:
@@ -344,11 +347,21 @@ def admit(
         status=status,
         status_changed=status != was or seq == 1,
         ended=over,
+        shown=status if run.held is None else QUEUED,
+        working=run.working if run.more or run.signals else run.performed > 0,
         record=record,
         leaves=leaves,
         wants_snapshot=wants_snapshot,
         blobs=decision.blobs,
     )
+
+
+def _wants_snapshot(run: RunState, limits: Limits) -> bool:
+    """Whether its tail is long enough to be replaced by a snapshot."""
+    return (
+        run.tail_records >= limits.snapshot_tail_records
+        or (run.tail_bytes > limits.snapshot_tail_bytes and run.tail_bytes > run.snapshot_bytes)
+    ) and run.tail_bytes * 4 >= run.snapshot_bytes
 
 
 def _check_limits(decision: Decision, events_max: int) -> None:

@@ -6,7 +6,6 @@ from typing import Any, Final
 
 import msgspec
 
-from .limits import Limits
 from .model import ENGINE_KINDS, QUEUED, TERMINAL, Continue, Event, OpenIntent, Receipt, Status
 from .values import Value, encode
 
@@ -103,10 +102,3 @@ class RunState(msgspec.Struct, kw_only=True, gc=False):
                         if signal["name"] == intent.params["name"]:
                             return Receipt(intent=intent.id, value=signal.get("data"), by=signal.get("by"))
         return None
-
-    def wants_snapshot(self, limits: Limits) -> bool:
-        """Whether its tail is long enough to be replaced by a snapshot."""
-        return (
-            self.tail_records >= limits.snapshot_tail_records
-            or (self.tail_bytes > limits.snapshot_tail_bytes and self.tail_bytes > self.snapshot_bytes)
-        ) and self.tail_bytes * 4 >= self.snapshot_bytes

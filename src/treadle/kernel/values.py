@@ -10,7 +10,8 @@ on a 298-byte record: 0.9 µs to encode, 1.3 µs to decode.
 - bytes that happen to parse as a CID come out as tag 42, and integers below -2^63 are accepted.
   Both leave a byte pattern in the output; only if it is there do we take the slow, exact path.
 - non-shortest integers and lengths, 32-bit floats and tag 42 are accepted when decoding.
-  `decode` encodes again and compares, which no other encoding survives.
+  `decode` encodes again and compares, which no other encoding survives; short values that have nothing
+  which could be one of these are seen without that.
 - -0.0 becomes 0.0. We keep that: it is one value.
 """
 
@@ -20,7 +21,7 @@ import hashlib
 import math
 import re
 import struct
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from sys import getrecursionlimit
 from typing import Any, TypeAlias
 
@@ -28,7 +29,7 @@ import msgspec
 from libipld import decode_dag_cbor, encode_dag_cbor
 
 from .errors import NotCanonical, ValueRefused
-from .limits import INT_MAX, INT_MIN, VALUE_DEPTH_MAX
+from .limits import INT_MAX, INT_MIN, VALUE_DEPTH_MAX, WRITTEN_BYTES_MIN
 from .showing import NUMBER_CHARS_MAX, shown
 
 # A JSON value or bytes, nested. Spelled `Any` because a recursive alias makes every machine's
@@ -49,14 +50,33 @@ _NEGATIVE_64 = 0x3B
 _BELOW_64 = re.compile(rb"\x3b[\x80-\xff]")
 
 
+# What the codec takes and `encode` does not write has one of these in it: a float, a tag, an integer of 64 bits below zero; a
+# head with its number in one, two, four or eight bytes that does not need them. Its zeros and small bytes are in few texts,
+# so they are looked for first.
+_OTHERWISE = re.compile(
+    rb"[\x00-\x17;\xd8\xfa\xfb](?:(?<=[;\xd8\xfa\xfb])"
+    rb"|(?<=[\x18\x38\x58\x78\x98\xb8][\x00-\x17])|(?<=[\x19\x39\x59\x79\x99\xb9]\x00)"
+    rb"|(?<=[\x1a\x3a\x5a\x7a\x9a\xba]\x00)\x00|(?<=[\x1b\x3b\x5b\x7b\x9b\xbb]\x00)\x00\x00\x00)"
+)
+# In what is longer there soon is one by chance, and to look for it takes longer than to encode again.
+_SHORT_BYTES = 512
+
+
 # The codec stops at Python's recursion limit. A program that raises the limit takes that net away:
 # then the depth is checked here, because a stack that overflows takes the process with it.
 _RECURSION_SAFE = 3_000
+_UNREADABLE = (ValueError, TypeError, RecursionError)
+_NO_VALUE = "these bytes are not the canonical encoding of a value"
 _HEADS = bytes(range(0x80, 0xC0))
 _PLAIN = frozenset((str, float, bool, type(None)))
 # What needs no copy. Not floats: -0.0 is one that becomes another when it is written.
 _FIXED = frozenset((str, int, bool, bytes, type(None)))
 _TEXT = frozenset((str,))
+# What holds other values, and what such a part takes that is no text: a guess that is right to an order of magnitude.
+Nest: TypeAlias = list[Any] | tuple[Any, ...] | dict[Any, Any]
+NESTS = (list, tuple, dict)
+PART_BYTES = 9
+_PARTS_MIN = WRITTEN_BYTES_MIN // PART_BYTES
 _SLIGHT_PARTS = 16
 _SLIGHT_CHARS = 4096
 
@@ -114,8 +134,14 @@ def _is_plain(value: Value, *, bytes_too: bool) -> bool:
 
 def decode(data: bytes, *, levels: int = VALUE_DEPTH_MAX) -> Value:
     """The value of canonical bytes; anything but the one canonical encoding is refused."""
+    may_be_deep = _may_be_deep(data)
+    if len(data) <= _SHORT_BYTES and not may_be_deep and _OTHERWISE.search(data) is None:
+        try:
+            return _decode(data)
+        except _UNREADABLE as error:
+            raise NotCanonical(_NO_VALUE) from error
     value = decode_trusted(data)
-    if _may_be_deep(data) and not _is_shallow(value, levels):
+    if may_be_deep and not _is_shallow(value, levels):
         raise NotCanonical(f"nested deeper than {levels} levels")
     if encode(value) != data:
         raise NotCanonical()
@@ -133,8 +159,8 @@ def decode_trusted(data: bytes) -> Value:
         return value
     try:
         return _decode(data)
-    except (ValueError, TypeError, RecursionError) as error:
-        raise NotCanonical("these bytes are not the canonical encoding of a value") from error
+    except _UNREADABLE as error:
+        raise NotCanonical(_NO_VALUE) from error
 
 
 def _may_be_deep(data: bytes) -> bool:
@@ -171,6 +197,43 @@ def is_slight(value: Value) -> bool:
         and _TEXT.issuperset(map(type, value))
         and sum(map(len, map(str, parts))) + sum(map(len, map(str, value))) <= _SLIGHT_CHARS
     )
+
+
+def is_modest(value: Nest) -> bool:
+    """Whether a value stays below what is worth a closer look, counted as if it were written out: a flat walk, one
+    level after the other, that ends where it leaves that."""
+    total = 0
+    level: Collection[Any] = (value,)
+    for _ in range(VALUE_DEPTH_MAX):  # what is deeper, or inside itself, is refused for that
+        below: list[Any] = []
+        for item in level:
+            kind = type(item)
+            if kind is dict:
+                below.extend(item.values())
+            elif kind is list or kind is tuple:
+                below.extend(item)
+            elif kind is str or kind is bytes:
+                total += len(item)
+            elif isinstance(item, NESTS):
+                below.extend(parts(item))
+            if len(below) > _PARTS_MIN:
+                return False
+        total += PART_BYTES * len(below)
+        if total > WRITTEN_BYTES_MIN:
+            return False
+        if not below:
+            return True
+        level = below
+    return True
+
+
+def parts(whole: Nest) -> Collection[Any]:
+    """What is in there, whatever a class of somebody's own says of it: the codec does not ask it either."""
+    if isinstance(whole, dict):
+        return dict.values(whole)
+    if isinstance(whole, list):
+        return whole if type(whole) is list else list.copy(whole)
+    return whole if type(whole) is tuple else tuple.__add__(whole, ())
 
 
 def digest_bytes(data: bytes) -> str:

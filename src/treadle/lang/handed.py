@@ -7,28 +7,23 @@ itself. What is absurdly larger written out than it is in memory is refused befo
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator
-from typing import Any, TypeAlias
+from collections.abc import Iterator
+from typing import Any
 
 import msgspec
 
 from treadle.kernel import values
 from treadle.kernel.errors import ValueRefused
-from treadle.kernel.limits import INT_MAX, VALUE_DEPTH_MAX, WRITTEN_BYTES_MIN, WRITTEN_TIMES_MAX
-from treadle.kernel.values import Value
+from treadle.kernel.limits import INT_MAX, WRITTEN_BYTES_MIN, WRITTEN_TIMES_MAX
+from treadle.kernel.values import NESTS, PART_BYTES, Nest, Value, is_modest, parts
 
-# What a part takes that is no text: a guess that is right to an order of magnitude.
-_PART_BYTES = 9
-_PARTS_MIN = WRITTEN_BYTES_MIN // _PART_BYTES
-_NESTS = (list, tuple, dict)
 _FLAT = frozenset((str, bytes, int, float, bool, type(None)))
-_Nest: TypeAlias = list[Any] | tuple[Any, ...] | dict[Any, Any]
 
 
 class _Place(msgspec.Struct):
     """Where the walk is inside a part, and what it has counted there."""
 
-    whole: _Nest
+    whole: Nest
     rest: Iterator[Any]
     size: int
 
@@ -36,14 +31,6 @@ class _Place(msgspec.Struct):
 def from_caller(value: object) -> Value:
     """A plain copy of what a caller hands in, in proportion to it, and no deeper than values may be."""
     return copied_from_caller(value)[0]
-
-
-def for_operation(value: object) -> Value:
-    """`from_caller`, for what goes into an operation: that is written before anything is done about it, and refused there
-    if it is no value. A few texts and numbers only need a mapping that is not the caller's."""
-    if not values.is_slight(value):
-        return from_caller(value)
-    return value.copy() if isinstance(value, dict) else value
 
 
 def copied_from_caller(value: object) -> tuple[Value, bytes]:
@@ -63,7 +50,7 @@ def check_written(value: object) -> None:
 
 def _check_nested(value: object) -> None:
     """`check_written`, of what is not flat."""
-    if not isinstance(value, _NESTS) or _is_modest(value):
+    if not isinstance(value, NESTS) or is_modest(value):
         return
     written, distinct = _sizes(value)
     if written > WRITTEN_BYTES_MIN and written > WRITTEN_TIMES_MAX * distinct:
@@ -82,51 +69,23 @@ def _is_flat(value: Any) -> bool:
     return _FLAT.issuperset(map(type, value.values() if isinstance(value, dict) else value))
 
 
-def _is_modest(value: _Nest) -> bool:
-    """Whether a value stays below what is worth a closer look, counted as if it were written out: a flat walk, one
-    level after the other, that ends where it leaves that."""
-    total = 0
-    level: Collection[Any] = (value,)
-    for _ in range(VALUE_DEPTH_MAX):  # what is deeper, or inside itself, is refused for that
-        below: list[Any] = []
-        for item in level:
-            kind = type(item)
-            if kind is dict:
-                below.extend(item.values())
-            elif kind is list or kind is tuple:
-                below.extend(item)
-            elif kind is str or kind is bytes:
-                total += len(item)
-            elif isinstance(item, _NESTS):
-                below.extend(_parts(item))
-            if len(below) > _PARTS_MIN:
-                return False
-        total += _PART_BYTES * len(below)
-        if total > WRITTEN_BYTES_MIN:
-            return False
-        if not below:
-            return True
-        level = below
-    return True
-
-
-def _sizes(value: _Nest) -> tuple[int, int]:
+def _sizes(value: Nest) -> tuple[int, int]:
     """What a value takes written out, and what its parts take if each is counted once. Goes into each part once;
     one that is inside itself counts for nothing there, and is refused by whoever writes it."""
     sizes: dict[int, int] = {id(value): 0}
     texts: set[int] = set()
     distinct = 0
-    found = _parts(value)
-    way: list[_Place] = [_Place(value, iter(found), _PART_BYTES * len(found))]
+    found = parts(value)
+    way: list[_Place] = [_Place(value, iter(found), PART_BYTES * len(found))]
     while way:
         here = way[-1]
         for part in here.rest:
-            if isinstance(part, _NESTS):
+            if isinstance(part, NESTS):
                 known = sizes.get(id(part))
                 if known is None:
                     sizes[id(part)] = 0
-                    found = _parts(part)
-                    way.append(_Place(part, iter(found), _PART_BYTES * len(found)))
+                    found = parts(part)
+                    way.append(_Place(part, iter(found), PART_BYTES * len(found)))
                     break
                 here.size += known
             elif isinstance(part, str | bytes):
@@ -137,16 +96,7 @@ def _sizes(value: _Nest) -> tuple[int, int]:
         else:
             way.pop()
             sizes[id(here.whole)] = here.size
-            distinct += _PART_BYTES * (1 + len(_parts(here.whole)))
+            distinct += PART_BYTES * (1 + len(parts(here.whole)))
             if way:
                 way[-1].size += here.size
     return sizes[id(value)], distinct
-
-
-def _parts(whole: _Nest) -> Collection[Any]:
-    """What is in there, whatever a class of somebody's own says of it: the codec does not ask it either."""
-    if isinstance(whole, dict):
-        return dict.values(whole)
-    if isinstance(whole, list):
-        return whole if type(whole) is list else list.copy(whole)
-    return whole if type(whole) is tuple else tuple.__add__(whole, ())

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, cast
 
 from msgspec.structs import replace
 
@@ -32,7 +32,7 @@ from treadle.kernel.model import (
     Signal,
     Started,
 )
-from treadle.kernel.roles import CellMachine, CodeMachine, PastMachine, has_role, unavailable
+from treadle.kernel.roles import CellMachine, CodeMachine, PastMachine, has_role
 from treadle.kernel.run import Step, advance, error_of, fault
 from treadle.kernel.values import is_slight
 from treadle.store.place_rows import PlaceRow
@@ -159,13 +159,12 @@ class Admission:
             answer = {"run": item.run, "seq": state.seq, "status": state.status}
             self._answers.settle(item, answer, None)
             return True
-        if (
-            has_role(type(hot.machine), CodeMachine)
-            and (problem := unavailable(hot.machine, hot.definition)) is not None
-        ):
-            self._hot.drop(item.run)
-            self._undecided.leave(item, problem)
-            return True
+        if has_role(type(hot.machine), CodeMachine):
+            code = cast("CodeMachine", hot.machine)
+            if (problem := code.unavailable(hot.definition)) is not None:
+                self._hot.drop(item.run)
+                self._undecided.leave(item, problem)
+                return True
         if type(event) is Started or type(event) is Retry:
             return self._begin(hot, item, event, at_ns)
         return self._step(hot, item, event, at_ns)
@@ -188,7 +187,9 @@ class Admission:
             case Cancel() | Signal() if state.ended and (traits.final or type(event) is Cancel):
                 self._answers.stale(hot, item, f"{event.kind}.stale", {"status": state.status})
                 return False
-        if item.asked is not None and gate.is_withdrawn(item, item.asked):
+        # Where nothing was changed since it was found to be allowed, it still is.
+        is_older = item.changes != self._staging.changes
+        if item.asked is not None and is_older and gate.is_withdrawn(item, item.asked):
             return False
         if type(event) is Started and state.seq > 0:
             gate.start_again(hot, item, event)
@@ -197,8 +198,11 @@ class Admission:
         if new is not None and (new.workflow != state.workflow or new.dialect != state.dialect):
             gate.id_is_taken(hot, item, new)
             return False
-        if has_role(type(hot.machine), CellMachine) and gate.is_barred(hot, item, event):
-            return False
+        if has_role(type(hot.machine), CellMachine):
+            cell = cast("CellMachine", hot.machine)
+            if (barred := cell.bars(item.run, state.status, event)) is not None:
+                self._answers.refuse(item, barred)
+                return False
         if item.expected_version is not None and item.expected_version != state.seq:
             gate.is_at_another_version(hot, item, item.expected_version)
             return False

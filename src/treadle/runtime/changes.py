@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Sequence
+from types import ModuleType
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -20,10 +21,10 @@ from treadle.kernel.run import Step
 from treadle.kernel.values import Value
 from treadle.store.rows import Batch, TaskRow
 
-from . import lines, recovery
+from . import commands, lines, recovery
 from .admission import Admission
 from .board import Board
-from .commands import Deliver, Inspect, Operate, View
+from .commands import Deliver, Inspect, Operate, View, only_hands_on
 from .fetching import Fetching, NotAtHand
 from .gathering import Combine, Gatherings
 from .hot import BlobCache, Hot, HotRuns
@@ -81,6 +82,7 @@ class CoreDesk(msgspec.Struct, frozen=True):
 
     def hand_on(self, asked: Operate, item: Deliver) -> object:
         item.ack, item.inbox, item.entry, item.asked = asked.ack, asked.inbox, asked.entry, asked
+        item.changes = self.staging.changes
         self.staging.staged.handed.append((asked, item))
         self.mail.post(item)
         return HANDED_ON
@@ -135,6 +137,8 @@ class Changes:
         self.waiting: deque[Change | Inspect] = deque()
         # Those that wait for code, with its name.
         self._aside: list[tuple[str, Change]] = []
+        # `tasks.py`, once somebody does something with a task.
+        self._tasks: ModuleType | None = None
 
     def add(self, change: Change | Inspect) -> None:
         self.waiting.append(change)
@@ -145,7 +149,7 @@ class Changes:
         return staged.untouched or self._only_hands_on(self.waiting[0])
 
     def _only_hands_on(self, change: Change | Inspect) -> bool:
-        return isinstance(change, Operate) and self._desk.operations.only_hands_on(change)
+        return isinstance(change, Operate) and only_hands_on(change)
 
     def put_back(self, changes: Sequence[Change]) -> None:
         self.waiting.extendleft(reversed(changes))
@@ -204,6 +208,7 @@ class Changes:
         if value is HANDED_ON and staged.handed and staged.handed[-1][0] is change:
             return
         staged.writes.append(change)
+        desk.staging.changes += 1
         if value is not HANDED_ON:
             desk.answers.settle(change, value, None)
 
@@ -211,6 +216,8 @@ class Changes:
         """The core's own operations, and those that were handed to it."""
         desk = self._desk
         match asked.name:
+            case commands.TASK:
+                return self._task_code().perform(desk, asked)
             case lines.LOOK:
                 desk.lines.perform(asked.body)
             case recovery.OFFER:
@@ -218,6 +225,20 @@ class Changes:
             case _:
                 return desk.operations.perform(desk, asked)
         return None
+
+    def recheck(self, asked: Operate) -> None:
+        """An event that answers an operation has its turn: raises what that is refused with if it may not be any more."""
+        self._task_code().recheck(self._desk, asked)
+
+    def _task_code(self) -> ModuleType:
+        if self._tasks is None:
+            raise NotAtHand("the code of tasks", self._load_tasks)
+        return self._tasks
+
+    def _load_tasks(self) -> None:
+        from . import tasks
+
+        self._tasks = tasks
 
     def _look(self, asked: Inspect) -> None:
         """Answered at once: nothing follows from it."""

@@ -189,8 +189,10 @@ class Deliver(Sent):
     # The key of the message that it becomes if it does not fit into the batch that made it.
     message: str | None = None
     # The operation that left its answer to this event: where the event would go elsewhere, it does. Whether it may still be is
-    # asked again when the event has its turn.
+    # asked again when the event has its turn, if something was changed in between.
     asked: Operate | None = None
+    # How many changes had been made when that was found to be allowed (`Staging.changes`).
+    changes: int = 0
 
 
 class Own(Deliver):

@@ -138,7 +138,7 @@ class Core:
         undecided = Undecided(store, registry, staging, answers, mail, board, timers, lines, clock=clock)
         records = Records(staging, answers, mail, effects, registry, bell, lines)
         moves = Moves(registry, hot, blobs, staging, mail, records, undecided, clock, entropy, limits)
-        gate = Gate(staging, answers, store, verify, lambda asked: operations.recheck(self.desk, asked))
+        gate = Gate(staging, answers, store, verify, lambda asked: self._changes.recheck(asked))
         deciding = (hot, blobs, staging, answers, mail, gate, records, lines, moves, undecided, numbers)
         more = (fetching, clock, entropy, limits)
         self._admission = Admission(store, registry, *deciding, *more)

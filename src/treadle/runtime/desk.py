@@ -140,30 +140,16 @@ class Handing(Desk, Protocol):
 
 
 class Operations(Protocol):
-    """What a core can be asked for besides events. The core knows none of it: it is handed in by whoever composes
-    it."""
+    """What a core can be asked for besides events and what people do with tasks. The core knows none of it: it is handed in
+    by whoever composes it."""
 
     def perform(self, desk: Handing, asked: Operate) -> object:
         """Performs an operation, on the core's thread, as a change of its own. Raises a TreadleError to refuse."""
         ...
 
-    def only_hands_on(self, asked: Operate) -> bool:
-        """Whether an operation changes nothing by itself: an event answers in its place, or it is refused."""
-        ...
-
-    def recheck(self, desk: Desk, asked: Operate) -> None:
-        """An event that answers an operation has its turn: raises what that is refused with if it may not be any more."""
-        ...
-
 
 class NoOperations:
-    """A core to which only events come."""
+    """A core to which only events come, and tasks."""
 
     def perform(self, desk: Handing, asked: Operate) -> object:
         raise TreadleError(f"no operation {asked.name!r} is known", code="UNSUPPORTED", cls="user")
-
-    def only_hands_on(self, asked: Operate) -> bool:
-        return False
-
-    def recheck(self, desk: Desk, asked: Operate) -> None:
-        pass

@@ -72,7 +72,7 @@ class Records:
         if step.leaves:
             self._lines.leave(state.id)
         elif state.placed:
-            waits = not state.working
+            waits = not step.working
             if waits == hot.row.working or step.seq == 1 or _got_place(step):
                 self._lines.turned(state.id, step.seq, waits=waits)
         if step.blobs:
@@ -93,7 +93,7 @@ class Records:
             self._staging.rest(hot, moved=step.status_changed)
         self._staging.tell(hot, told, first_no, step.seq, step.at_ns)
         if item.ack is not None or item.inbox is not None:
-            self._answers.settle(item, {"run": state.id, "seq": step.seq, "status": state.shown}, None)
+            self._answers.settle(item, {"run": state.id, "seq": step.seq, "status": step.shown}, None)
         if item.submission is not None:
             self._answers.remember(item.submission, {"run": state.id, "seq": step.seq})
         if state.more or state.signals:
@@ -112,7 +112,7 @@ class Records:
     def _write_row(self, hot: Hot, step: Step) -> None:
         """The run's row changes only when what it says does."""
         state, row, batch = hot.state, hot.row, self._staging.batch
-        working = state.working
+        working = step.working
         if not (
             step.status_changed
             or row.status == QUEUED
@@ -122,7 +122,7 @@ class Records:
             or (row.error is not None and is_undecided(row))
         ):
             return
-        row.status, row.working, row.reference = state.shown, working, state.reference
+        row.status, row.working, row.reference = step.shown, working, state.reference
         if row.definition != state.definition:  # it goes by the version of what it goes on under
             row.version = self._registry.load(state.definition).row.version or row.version
         row.definition, row.seq, row.updated_ns = state.definition, step.seq, step.at_ns

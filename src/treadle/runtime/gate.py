@@ -16,7 +16,6 @@ from treadle.kernel.model import (
     Receipt,
     Started,
 )
-from treadle.kernel.roles import is_cell
 from treadle.kernel.values import Value, decode_trusted
 
 from .commands import Deliver, Operate, Own
@@ -80,15 +79,6 @@ class Gate:
             self._answers.refuse(item, error)
             return True
         return False
-
-    def is_barred(self, hot: Hot, item: Deliver, event: Event) -> bool:
-        """Whether a cell does not take an event, whatever its definition says."""
-        machine = hot.machine
-        assert is_cell(machine)
-        barred = machine.bars(item.run, hot.state.status, event)
-        if barred is not None:
-            self._answers.refuse(item, barred)
-        return barred is not None
 
     def id_is_taken(self, hot: Hot, item: Deliver, asked: NewRun) -> None:
         """A run is of another workflow than whoever sent the event took it for."""

@@ -4,7 +4,7 @@ definition, a fork. Each moves in a record of its own, or with the event that sa
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Final
+from typing import Final, cast
 
 from msgspec.structs import replace
 
@@ -12,7 +12,15 @@ from treadle.kernel.errors import Undecidable, Unsupported
 from treadle.kernel.history import restore, snapshot_of
 from treadle.kernel.limits import Limits
 from treadle.kernel.model import Apply, Domain, Event, Retry, Started, event_value
-from treadle.kernel.roles import CellMachine, CodeMachine, PastMachine, is_cell, is_past, unavailable
+from treadle.kernel.roles import (
+    CellMachine,
+    CodeMachine,
+    PastMachine,
+    has_role,
+    is_cell,
+    is_past,
+    unavailable,
+)
 from treadle.kernel.run import advance
 from treadle.kernel.state import RunState
 from treadle.kernel.values import Value
@@ -88,12 +96,11 @@ class Moves:
     def is_barred(self, hot: Hot, item: Deliver, at_ns: int) -> bool:
         """Whether a cell's event has to wait, because its application is about to move to another manifest and its
         members are being asked (`apps/barrier.py`)."""
-        machine = hot.machine
-        if not is_cell(machine):
+        if not has_role(type(hot.machine), CellMachine):
             return False
         staged, definition = self._staging.staged, hot.state.definition
         if definition not in staged.barring:
-            if machine.closed_until(hot.definition, self._state_of) <= at_ns:
+            if cast("CellMachine", hot.machine).closed_until(hot.definition, self._state_of) <= at_ns:
                 return False
             staged.barring.add(definition)
         staged.taken.pop()
@@ -114,8 +121,8 @@ class Moves:
             )
         if item.create is not None:
             asked, machine = item.create.definition, hot.machine
-            if asked == hot.state.definition and is_cell(machine):
-                self.follow(hot, machine)
+            if asked == hot.state.definition and has_role(type(machine), CellMachine):
+                self.follow(hot, cast("CellMachine", machine))
             else:
                 self._move(hot, self.current(self._registry.load(asked)).row.digest)
         return event

@@ -186,6 +186,8 @@ class Staging:
         self._limits = limits
         self.staged = Staged(1)
         self.batch = self.staged.batch
+        # How many changes were made so far, of those that do more than hand an event on.
+        self.changes = 0
 
     def begin(self) -> Staged:
         """Begins an empty commit; gives the last one back."""
@@ -261,7 +263,9 @@ class Staging:
         news = self.staged.news.get(state.id)
         told = numbered(events, first_no, seq, at_ns) if wanted else []
         earlier = news.events if news is not None else []
-        self.staged.news[state.id] = News(state.id, state.shown, ended, earlier + told, hot.no)
+        self.staged.news[state.id] = News(
+            state.id, state.status if ended else state.shown, ended, earlier + told, hot.no
+        )
 
 
 class Answers:

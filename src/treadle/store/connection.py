@@ -1,20 +1,22 @@
-"""One connection to a store: what concerns the store as a whole (where it is, its schema, its tables as rows), and what is
-asked of it most, which is about one run."""
+"""One connection to a store: what concerns the store as a whole (where it is, its schema, its tables as rows; who holds its
+shards, and what others leave in it), and what is asked of it most, which is about one run."""
 
 from __future__ import annotations
 
 import contextlib
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
-from treadle.kernel.errors import JournalCorrupt, StoreBusy
+from treadle.kernel.errors import JournalCorrupt, OwnershipLost, StoreBusy
 from treadle.kernel.history import Stored
+from treadle.kernel.model import shard_of as kernel_shard_of
 
 from .commits import UnderWay
 from .loose import Orphans
 from .orphans import orphans
 from .row_reading import RUN_COLUMNS, STORED_COLUMNS, is_whole, run_of, stored_of
+from .rows import Message
 from .run_rows import RunRow
 
 if TYPE_CHECKING:
@@ -26,6 +28,7 @@ if TYPE_CHECKING:
 BACKUP: Final = "backup"
 UNFINISHED: Final = "unfinished"
 _PART: Final = 256
+_EPOCH: Final = "SELECT epoch FROM shards WHERE shard = 0"
 
 
 class SqlConnection:
@@ -140,6 +143,71 @@ class SqlConnection:
         after = f"WHERE ({key}) > ({', '.join('?' * len(names))})" if last is not None else ""
         query = f"SELECT {columns} FROM {table} {after} ORDER BY {key} LIMIT ?"
         return self._all(query, *(last or ()), limit)
+
+
+class OwnedConnection(SqlConnection):
+    """Whose the store is, and what others leave in it."""
+
+    # The shards that this store has claimed, and the epoch of each; how many there are.
+    _held: dict[int, int]
+    _shards: int
+
+    def own(self) -> int:
+        """Takes every shard, whoever holds it; the highest new epoch."""
+        with self._transaction() as tx:
+            taken = tx.execute("UPDATE shards SET epoch = epoch + 1 RETURNING shard, epoch").fetchall()
+        # Who was a guest here may have waited for a file that is gone, and another one is in its place by now.
+        self.stay()
+        self._held = {int(shard): int(epoch) for shard, epoch in taken}
+        self._dialect.settle(log=True)
+        return max(self._held.values())
+
+    def hold(self, shards: Mapping[int, int]) -> None:
+        self._held.update(shards)
+
+    def let_go(self, shards: Iterable[int]) -> None:
+        for shard in shards:
+            self._held.pop(shard, None)
+
+    def lost(self) -> list[int]:
+        epochs = dict(self._all("SELECT shard, epoch FROM shards"))
+        lost = [shard for shard, epoch in self._held.items() if epochs[shard] != epoch]
+        for shard in lost:
+            del self._held[shard]
+        return lost
+
+    def shard_of(self, run: str) -> int:
+        """Where a run's rows are found; what belongs to no run is on the first shard."""
+        return 0 if self._shards == 1 or not run else kernel_shard_of(run, self._shards)
+
+    def _check_epoch(self, tx: Any, shards: Iterable[int]) -> None:
+        """Refuses the transaction unless every shard is still this store's."""
+        if self._shards == 1 and {*shards} <= {0}:
+            wanted, found = self._held or {0: -1}, {0: tx.execute(_EPOCH).fetchone()[0]}
+        else:
+            wanted = {shard: self._held.get(shard, -1) for shard in shards}
+            marked = ", ".join("?" * len(wanted))
+            query = f"SELECT shard, epoch FROM shards WHERE shard IN ({marked})"
+            found = dict(tx.execute(query, tuple(wanted)).fetchall())
+        if found != wanted:
+            raise OwnershipLost(f"this engine held epochs {wanted}; the store is at {found}")
+
+    def _addressed(self, messages: Iterable[Message | tuple[str, bytes]]) -> list[tuple[str, bytes, int]]:
+        whole = (Message(*message) for message in messages)
+        return [(key, body, self.shard_of(home)) for key, body, home in whole]
+
+    def post(self, messages: Iterable[Message | tuple[str, bytes]]) -> None:
+        with self._transaction() as tx:
+            self._post(tx, self._addressed(messages))
+        self.stay()
+
+    def _post(self, tx: Any, rows: list[tuple[str, bytes, int]]) -> None:
+        query = "INSERT INTO inbox (key, body, shard) VALUES (?, ?, ?) ON CONFLICT (key) DO NOTHING"
+        tx.executemany(query, rows)
+
+    def forget_replies(self, keys: Sequence[str]) -> None:
+        with self._transaction() as tx:
+            tx.executemany("DELETE FROM replies WHERE key = ?", [(key,) for key in keys])
 
 
 class RunReads(SqlConnection):

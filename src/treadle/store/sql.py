@@ -54,7 +54,6 @@ PLAIN_COLUMNS: Final = f"{_PLAIN}, working, shard"
 INSERT_PLAIN_RUN = f"INSERT INTO runs ({PLAIN_COLUMNS}) VALUES ({marks(PLAIN_COLUMNS)})"
 UPDATE_RUN = """UPDATE runs SET definition = ?, version = ?, reference = ?, status = ?, working = ?, updated_ns = ?, ended_ns = ?,
                  retain_ns = ?, seq = ?, error = ? WHERE no = ?"""
-_EPOCH: Final = "SELECT epoch FROM shards WHERE shard = 0"
 _RECORD_COLUMNS = "run, seq, event_no, opens, closes, digest, body"
 INSERT_RECORD = f"INSERT INTO journal ({_RECORD_COLUMNS}) VALUES ({marks(_RECORD_COLUMNS)})"
 _INSERT_TASK = f"INSERT INTO tasks ({TASK_COLUMNS}) VALUES ({marks(TASK_COLUMNS)})"
@@ -271,17 +270,6 @@ class SqlStore(SqlUpkeep):
                 raise
         if done.rowcount != 1:
             raise OwnershipLost("another process took this store over")
-
-    def _check_epoch(self, tx: Any, shards: Iterable[int]) -> None:
-        if self._shards == 1 and {*shards} <= {0}:
-            wanted, found = self._held or {0: -1}, {0: tx.execute(_EPOCH).fetchone()[0]}
-        else:
-            wanted = {shard: self._held.get(shard, -1) for shard in shards}
-            marked = ", ".join("?" * len(wanted))
-            query = f"SELECT shard, epoch FROM shards WHERE shard IN ({marked})"
-            found = dict(tx.execute(query, tuple(wanted)).fetchall())
-        if found != wanted:
-            raise OwnershipLost(f"this engine held epochs {wanted}; the store is at {found}")
 
     def _write_runs(self, tx: Any, batch: Batch) -> None:
         if batch.runs_new:

@@ -1,24 +1,22 @@
-"""A store as something that is kept: who holds its shards, what others leave in it, payloads that wait for a receipt,
-room on the disk, copies of it. `sql.py` is about what its owner writes all the time."""
+"""A store as something that is kept: payloads that wait for a receipt, room on the disk, copies of it. `sql.py` is about what
+its owner writes all the time."""
 
 from __future__ import annotations
 
 import json
 import weakref
-from abc import ABC, abstractmethod
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from treadle.kernel.errors import Unsupported
 from treadle.kernel.limits import BLOB_INLINE_BYTES_MAX
-from treadle.kernel.model import shard_of as kernel_shard_of
 
 from . import taken
-from .connection import BACKUP, UNFINISHED
+from .connection import BACKUP, UNFINISHED, OwnedConnection
 from .loose import LOOSE_AT_ONCE, named
 from .orphans import remove_orphans
 from .reads import SqlReads
-from .rows import Message, bounded
+from .rows import bounded
 from .taken import PLACED
 
 
@@ -27,14 +25,9 @@ def marks(columns: str) -> str:
     return ", ".join("?" * len(columns.split(", ")))
 
 
-class SqlUpkeep(SqlReads, ABC):
-    # The shards that this store has claimed, and the epoch of each; how many there are.
-    _held: dict[int, int]
-    _shards: int
+class SqlUpkeep(SqlReads, OwnedConnection):
     # The tables whose newest rows may have been removed, since anybody last put some behind them.
     _behind: set[str]
-
-    # --- who owns it ---
 
     def _refuse_copies(self) -> None:
         """A copy that is none yet, or that is kept for later, is not worked on: its work may be another's."""
@@ -49,62 +42,11 @@ class SqlUpkeep(SqlReads, ABC):
                 code="STORE_UNFINISHED",
             )
 
-    def own(self) -> int:
-        """Takes every shard, whoever holds it; the highest new epoch."""
-        with self._transaction() as tx:
-            taken = tx.execute("UPDATE shards SET epoch = epoch + 1 RETURNING shard, epoch").fetchall()
-        # Who was a guest here may have waited for a file that is gone, and another one is in its place by now.
-        self.stay()
-        self._held = {int(shard): int(epoch) for shard, epoch in taken}
-        self._dialect.settle(log=True)
-        return max(self._held.values())
-
-    def hold(self, shards: Mapping[int, int]) -> None:
-        self._held.update(shards)
-
-    def let_go(self, shards: Iterable[int]) -> None:
-        for shard in shards:
-            self._held.pop(shard, None)
-
-    def lost(self) -> list[int]:
-        epochs = dict(self._all("SELECT shard, epoch FROM shards"))
-        lost = [shard for shard, epoch in self._held.items() if epochs[shard] != epoch]
-        for shard in lost:
-            del self._held[shard]
-        return lost
-
-    def shard_of(self, run: str) -> int:
-        """Where a run's rows are found; what belongs to no run is on the first shard."""
-        return 0 if self._shards == 1 or not run else kernel_shard_of(run, self._shards)
-
-    @abstractmethod
-    def _check_epoch(self, tx: Any, shards: Iterable[int]) -> None:
-        """Refuses the transaction unless every shard is still this store's; each commit asks it, too."""
-
     def _note_taken(self, tx: Any) -> None:
         """Before rows are removed."""
         if self._has_places:
             taken.note(tx)
             self._behind.update(PLACED)
-
-    # --- what others leave here ---
-
-    def _addressed(self, messages: Iterable[Message | tuple[str, bytes]]) -> list[tuple[str, bytes, int]]:
-        whole = (Message(*message) for message in messages)
-        return [(key, body, self.shard_of(home)) for key, body, home in whole]
-
-    def post(self, messages: Iterable[Message | tuple[str, bytes]]) -> None:
-        with self._transaction() as tx:
-            self._post(tx, self._addressed(messages))
-        self.stay()
-
-    def _post(self, tx: Any, rows: list[tuple[str, bytes, int]]) -> None:
-        query = "INSERT INTO inbox (key, body, shard) VALUES (?, ?, ?) ON CONFLICT (key) DO NOTHING"
-        tx.executemany(query, rows)
-
-    def forget_replies(self, keys: Sequence[str]) -> None:
-        with self._transaction() as tx:
-            tx.executemany("DELETE FROM replies WHERE key = ?", [(key,) for key in keys])
 
     def notice(self) -> None:
         """A file says by itself that it has changed."""

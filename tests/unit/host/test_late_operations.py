@@ -43,6 +43,10 @@ async def main(store):
             await engine.operate("schedule", {"do": "remove", "name": "nobody's"})
         except TreadleError as error:
             assert error.code == "SCHEDULE_NOT_FOUND"
+        try:
+            await engine.operate("task", {"name": "claim", "task": "nobody's", "user": "ann", "roles": []})
+        except TreadleError as error:
+            assert error.code == "TASK_NOT_FOUND", error
         run = await engine.start(TOY, {"do": ["signal:go"]})
         await engine.fork(run.id)
         engine.tool("own")(print)
@@ -85,4 +89,5 @@ def test_what_is_rare_is_imported_by_the_first_who_asks_and_never_on_the_cores_t
     assert rare <= {name for _, name in by_thread}
     assert ("treadle-beside", "treadle.runtime.bulks") in by_thread
     assert ("treadle-beside", "treadle.runtime.schedules") in by_thread
+    assert ("treadle-beside", "treadle.runtime.tasks") in by_thread
     assert not {name for thread, name in by_thread if thread == "treadle-core"}

@@ -6,6 +6,7 @@ import hashlib
 import struct
 import sys
 import time
+from collections.abc import Callable
 from typing import Any
 
 import cbor2
@@ -14,6 +15,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from treadle.kernel import decode, digest, encode
+from treadle.kernel import values as values_module
 from treadle.kernel.errors import NotCanonical, ValueRefused
 from treadle.kernel.values import copied, decode_trusted, is_slight, to_value
 
@@ -284,6 +286,64 @@ def test_whatever_decodes_encodes_to_the_same_bytes(data: bytes) -> None:
     except (NotCanonical, ValueRefused):
         return
     assert encode(value) == data
+
+
+def written(value: Any, width: Callable[[int], int]) -> bytes:
+    """A value in CBOR, the number of each head in at least so many bytes."""
+
+    def head(major: int, number: int) -> bytes:
+        shortest = next(size for size in (0, 1, 2, 4, 8) if number < (24 if size == 0 else 256**size))
+        if (size := max(shortest, width(number))) == 0:
+            return bytes([major << 5 | number])
+        return bytes([major << 5 | {1: 24, 2: 25, 4: 26, 8: 27}[size]]) + number.to_bytes(size, "big")
+
+    match value:
+        case None | bool():
+            return encode(value)
+        case int():
+            return head(0, value) if value >= 0 else head(1, -1 - value)
+        case bytes():
+            return head(2, len(value)) + value
+        case str():
+            return head(3, len(value.encode())) + value.encode()
+        case list():
+            return head(4, len(value)) + b"".join(written(item, width) for item in value)
+    pairs = sorted((len(key.encode()), key.encode(), item) for key, item in value.items())
+    return head(5, len(pairs)) + b"".join(
+        written(key.decode(), width) + written(item, width) for _, key, item in pairs
+    )
+
+
+heads_alike = st.sampled_from(["x", "8", "max", "y;", "Z", "[", "{", ":", "\x00\x17", "9\n"])
+
+
+@settings(examples, max_examples=1_000)
+@given(
+    st.dictionaries(heads_alike, scalars | heads_alike | st.lists(st.integers(0, 30)), max_size=4), st.data()
+)
+def test_a_head_that_is_longer_than_it_need_be_is_found_in_whatever_is_short(
+    value: Any, data: st.DataObject
+) -> None:
+    """Short bytes are not encoded again; also not where they hold what looks like such a head by chance."""
+    assert written(value, lambda number: 0) == encode(value)
+    assert decode(encode(value)) == value
+    loose = written(value, lambda number: data.draw(st.sampled_from([0, 0, 0, 0, 1, 2, 4, 8])))
+    if loose != encode(value):
+        with pytest.raises(NotCanonical):
+            decode(loose)
+
+
+def test_what_is_short_is_decoded_once_and_not_encoded_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    said = {"run": "01jd8x9z", "seq": 4, "status": "completed", "roles": ["clerk"], "data": {}}
+    short, long = encode(said), encode([said] * 100)
+
+    def again(value: Any) -> bytes:
+        raise AssertionError("it is encoded again")
+
+    monkeypatch.setattr(values_module, "encode", again)
+    assert decode(short) == said
+    with pytest.raises(AssertionError):
+        decode(long)
 
 
 @examples

@@ -8,9 +8,11 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
+from treadle.arguments import for_operation
 from treadle.host.acting import stamped
 from treadle.kernel.errors import (
     InputInvalid,
+    NotCanonical,
     NotWaiting,
     StoreFull,
     TreadleError,
@@ -31,7 +33,6 @@ from treadle.kernel.model import (
     Started,
 )
 from treadle.kernel.values import digest_bytes, encode
-from treadle.lang.handed import for_operation
 from treadle.runtime import collecting, commands, payloads, tasks, traced
 from treadle.runtime.commands import (
     AuditEntry,
@@ -92,6 +93,25 @@ def test_a_command_is_the_same_on_the_other_side(command: Deliver | Operate) -> 
     assert type(found) is type(command)
     assert found == replace(command, inbox="guest:1"), "and nothing else of it is set"
     assert message_to_bytes(found) == message_to_bytes(command)
+
+
+@pytest.mark.parametrize("data", [{}, {"note": "long " * 200}], ids=["short", "long"])
+def test_what_is_written_otherwise_than_we_write_it_is_refused(data: dict[str, Any]) -> None:
+    """A length in one byte more than it needs, a float of 32 bits."""
+    message = message_to_bytes(
+        Operate("r", "task", {"name": "complete", "sum": 1, "data": data}, entry=ENTRY)
+    )
+    reply = reply_to_bytes({"run": "r", "sum": 1, "data": data}, None)
+    assert message_from_bytes(message, "guest:1")
+    assert reply_from_bytes(reply)[1] is None
+    for read, body in (
+        (lambda body: message_from_bytes(body, "guest:1"), message),
+        (reply_from_bytes, reply),
+    ):
+        for ours, other in ((b"csum\x01", b"x\x03sum\x01"), (b"csum\x01", b"csum\xfa\x3f\x80\x00\x00")):
+            assert body.count(ours) == 1
+            with pytest.raises(NotCanonical):
+                read(body.replace(ours, other))
 
 
 def test_every_event_from_outside_and_every_field_of_what_is_sent_is_among_them() -> None:

@@ -165,7 +165,7 @@ class ReactiveMachine(CellMachine, CodeMachine, JudgingMachine, StreamingMachine
         if isinstance(definition, Books):
             return 0
         books = state_of(definition.app.name if isinstance(definition, Bound) else definition.app)
-        return governance.closed_until(books)
+        return governance.closed_until(books) if books is not None and "closed" in books else 0
 
     def successor(self, definition: ReactiveDefinition, state_of: Callable[[str], Value]) -> str | None:
         """After an apply a cell is reset, retried and cancelled by the code that is active."""

@@ -244,12 +244,6 @@ class WorldHost:
             case _:
                 raise KernelBug(f"a world asks for no {asked.name}")
 
-    def only_hands_on(self, asked: Operate) -> bool:
-        return False  # what is applied is written down, and then handed on
-
-    def recheck(self, desk: Desk, asked: Operate) -> None:
-        """What was handed on stays so."""
-
     def app_of(self, manifest: str) -> App:
         if manifest not in self.apps:
             raise UnknownWorkflow(f"the application at {manifest} is not here", code="CODE_MISSING")

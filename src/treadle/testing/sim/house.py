@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from treadle.apps.barrier import BARRIER
@@ -14,7 +14,7 @@ from treadle.definitions.library import Library
 from treadle.host.acting import stamped
 from treadle.kernel.errors import EngineStopped, TreadleError
 from treadle.kernel.model import Event
-from treadle.lang.definition import Definition, Dialect
+from treadle.lang.definition import Definition
 from treadle.runtime.commands import Command, Deliver, Operate
 from treadle.runtime.ports import Ack
 
@@ -44,12 +44,14 @@ class SimHouse:
     def __init__(self, process: SimProcess, workload: Housed) -> None:
         self._process = process
         self._dawdles_ms = workload.dawdles_ms
-        self.dialects: Mapping[str, Dialect] = (dialects := Dialects())
+        self.dialects = dialects = Dialects()
         self.library = Library(dialects)
         for app in workload.code:
             self.library.load(app)
         self.loop = SimLoop(process.world)  # type: ignore[abstract]  # nobody asks it for sockets or processes
-        self.applications = Applications(self, token=lambda size: process.world.entropy(size).hex())
+        self.applications = Applications(
+            self, self.ask, self.decides, token=lambda size: process.world.entropy(size).hex()
+        )
 
     def decides(self, run: str) -> bool:
         return self._process.core.held.holds(run)

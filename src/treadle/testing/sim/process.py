@@ -16,7 +16,7 @@ from treadle.host.asking import Correspondence
 from treadle.host.sharing import Sharing
 from treadle.host.thread import AGAIN, Turning
 from treadle.kernel.errors import CommitUnknown, ConnectionLost, TreadleError
-from treadle.runtime import collecting, commands, deploys, keeping, schedules, tasks
+from treadle.runtime import collecting, commands, deploys, keeping, schedules
 from treadle.runtime.commands import Deliver, Operate
 from treadle.runtime.core import Core
 from treadle.runtime.desk import NoOperations
@@ -37,7 +37,7 @@ from .workers import LEASE_MS, SimWorkers
 from .workload import Housed
 
 if TYPE_CHECKING:
-    from treadle.runtime.desk import Desk, Handing
+    from treadle.runtime.desk import Handing
     from treadle.store.commits import Transaction
     from treadle.store.protocol import Reads
 
@@ -309,15 +309,13 @@ class SimProcess:
 
 
 class SimOperations(NoOperations):
-    """Tasks, forks, collecting and deploys; and what applications need, where there are some."""
+    """Forks, collecting and deploys; and what applications need, where there are some."""
 
     def __init__(self, house: SimHouse | None) -> None:
         self._house = house
 
     def perform(self, desk: Handing, asked: Operate) -> Any:
         match asked.name:
-            case commands.TASK:
-                return tasks.perform(desk, asked)
             case commands.COLLECT:
                 return collecting.perform(desk, asked.body)
             case commands.FORK:
@@ -329,9 +327,3 @@ class SimOperations(NoOperations):
         if self._house is None:
             return super().perform(desk, asked)
         return self._house.applications.perform(desk, asked)
-
-    def only_hands_on(self, asked: Operate) -> bool:
-        return commands.only_hands_on(asked)
-
-    def recheck(self, desk: Desk, asked: Operate) -> None:
-        tasks.recheck(desk, asked)
