@@ -256,7 +256,11 @@ class SimWorld:
         for _ in range(HALT_EVENTS_ASKING_MAX if isinstance(self.workload, Housed) else HALT_EVENTS_MAX):
             if self._calendar[0][0] > until_ns:
                 break
-            self._next()
+            try:
+                self._next()
+            except Exception as error:
+                # Nothing that it has to do with: it would take that for what went wrong with its own command.
+                raise Broken(f"{type(error).__name__}: {error}") from error
         self._stands_still = False
 
     def _heal(self) -> None:
