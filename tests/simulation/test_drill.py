@@ -62,7 +62,7 @@ def test_what_is_found_while_a_process_stands_still_ends_the_world(
         goes_on(world)
 
     monkeypatch.setattr(SimWorld, "_next", broken)
-    with pytest.raises(SimulationFailed, match="^Broken: AssertionError: a promise is broken beside it"):
+    with pytest.raises(SimulationFailed, match=r"^Broken: AssertionError: a promise is broken beside it"):
         simulate(seed)
 
 

@@ -32,7 +32,7 @@ from treadle.kernel.model import (
 )
 from treadle.kernel.values import digest_bytes, encode
 from treadle.lang.handed import for_operation
-from treadle.runtime import collecting, messages, payloads, tasks, traced
+from treadle.runtime import collecting, commands, payloads, tasks, traced
 from treadle.runtime.commands import (
     AuditEntry,
     Deliver,
@@ -94,7 +94,7 @@ def test_a_command_is_the_same_on_the_other_side(command: Deliver | Operate) -> 
 
 def test_every_event_from_outside_and_every_field_of_what_is_sent_is_among_them() -> None:
     events = {type(command.event) for command in COMMANDS if isinstance(command, Deliver)}
-    assert events == set(messages._FROM_OUTSIDE)
+    assert events == set(commands._FROM_OUTSIDE)
     said = {
         name
         for command in COMMANDS
@@ -113,7 +113,7 @@ OF_THE_PROCESS = {*Deliver.__struct_fields__, *Operate.__struct_fields__, "own",
 
 
 def test_bytes_have_room_for_what_is_sent_and_for_nothing_else() -> None:
-    assert set(messages._Delivery.__struct_fields__) == set(Sent.__struct_fields__)
+    assert set(commands._Delivery.__struct_fields__) == set(Sent.__struct_fields__)
     assert {"ack", "inbox", "derived", "message", "asked", "fetched"} < OF_THE_PROCESS
     for name in sorted(OF_THE_PROCESS):
         for value in (True, None, "guest:2", ["x"]):
