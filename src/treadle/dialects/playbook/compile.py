@@ -37,9 +37,10 @@ ROOTS: Final = ("apiVersion", "kind", "metadata", "keychain", "executor", "workl
 _PENDING: Final = ("wait", "discard", "complete")
 
 
-def compile_playbook(
+def read_playbook(
     document: Document, *, strict: bool = False
-) -> tuple[Definition | None, Problems, Reader]:
+) -> tuple[dict[str, Value] | None, Problems, Reader]:
+    """What can be read of a playbook, and what is wrong with it. Only what is no mapping is not read at all."""
     problems = Problems(document)
     reader = Reader(problems, strict)
     root = document.value
@@ -53,14 +54,17 @@ def compile_playbook(
         return None, problems, reader
     body = _read_root(reader, root)
     _check_templates(reader, body)
-    if problems.errors:
-        return None, problems, reader
+    return body, problems, reader
+
+
+def definition_of(document: Document, body: dict[str, Value]) -> Definition:
+    """The definition of a body without errors."""
     metadata = body["metadata"]
     name = metadata.get("name") or _stem(document.file) or "playbook"
     body["metadata"] = {**metadata, "name": name}
     version = metadata.get("version")
     path = metadata.get("path")
-    definition = Definition(
+    return Definition(
         dialect="playbook",
         name=str(name),
         version=None if version is None else str(version),
@@ -68,7 +72,6 @@ def compile_playbook(
         path=path if isinstance(path, str) else None,
         file=document.file,
     )
-    return definition, problems, reader
 
 
 def _stem(file: str | None) -> str | None:
