@@ -110,6 +110,8 @@ FORK: Final = "fork"
 REMOVE: Final = "remove"
 RETURN: Final = "return"
 TASK: Final = "task"
+# What stands in the key of a message by which an operation tells one of several runs.
+SHARED: Final = "shared:"
 
 
 class FrameSent(msgspec.Struct, frozen=True):

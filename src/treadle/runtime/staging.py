@@ -33,7 +33,7 @@ from treadle.store.protocol import (
     beside_records,
 )
 
-from .commands import AuditEntry, Deliver, Operate, Progress, audit_row, reply_to_bytes
+from .commands import SHARED, AuditEntry, Deliver, Operate, Progress, audit_row, reply_to_bytes
 from .desk import Change, OwnChange
 from .hot import BlobCache, Expected, Hot
 from .mail import Mail
@@ -340,7 +340,7 @@ class Answers:
         found = self.remembered(item.submission)
         if found is None:
             return False
-        if item.derived or (item.inbox is not None and not item.inbox.startswith(GUEST)):
+        if item.derived or (item.inbox is not None and SHARED in item.inbox):
             # An operation that told several runs is performed again by whoever takes over: who asked was written down then.
             item.entry = None
         if "error" in found:
