@@ -203,6 +203,20 @@ def test_an_operation_waits_for_all_that_it_needs() -> None:
     assert bench.answers["apply"] == ["one", "two"]
 
 
+def test_a_call_that_waits_for_code_may_be_passed_by_one_that_came_later_and_not_by_one_that_waited_for_its_answer() -> (
+    None
+):
+    """Who asks for the next thing before the last one is answered has not said which of them comes first."""
+    late = Late()
+    bench = late.bench
+    for name, needs in (("first", ["one"]), ("second", []), ("third", ["one"])):
+        bench.core.submit(Operate("", name, {"needs": needs, "loaded": []}, bench.ack(name)))
+    bench.settle()
+    assert [*bench.answers] == ["second"]
+    late.load()
+    assert [*bench.answers] == ["second", "first", "third"], "those who wait for the same keep their order"
+
+
 def test_what_is_not_there_after_it_was_loaded_is_refused_and_not_tried_without_end() -> None:
     late = Late()
     bench = late.bench
