@@ -445,11 +445,24 @@ def snapshot_without_a_second_look() -> Iterator[None]:
         yield
 
 
+@contextlib.contextmanager
+def told_again_by_whoever_takes_over() -> Iterator[None]:
+    """An operation that tells several is performed again, and who asked is written down again for those who were told before."""
+    given_before = Answers.given_before
+
+    def named(answers: Answers, item: Deliver) -> bool:
+        return given_before(answers, msgspec.structs.replace(item, derived=False))
+
+    with patch.object(Answers, "given_before", named):
+        yield
+
+
 # What breaks where an application has cells, whoever decides them; and only where several members do.
 CELL_CANARIES: tuple[Canary, ...] = (snapshot_without_a_second_look,)
 APPLICATION_CANARIES: tuple[Canary, ...] = (
     apply_before_everybody_has_agreed,
     cells_open_while_members_agree,
+    told_again_by_whoever_takes_over,
 )
 
 
