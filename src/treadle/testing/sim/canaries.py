@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable, Iterator
+from functools import partial
 from random import Random
 from typing import Any
 from unittest.mock import patch
@@ -448,12 +449,8 @@ def snapshot_without_a_second_look() -> Iterator[None]:
 @contextlib.contextmanager
 def told_again_by_whoever_takes_over() -> Iterator[None]:
     """An operation that tells several is performed again, and who asked is written down again for those who were told before."""
-    given_before = Answers.given_before
-
-    def named(answers: Answers, item: Deliver) -> bool:
-        return given_before(answers, msgspec.structs.replace(item, derived=False))
-
-    with patch.object(Answers, "given_before", named):
+    given_before, copied = Answers.given_before, partial(msgspec.structs.replace, derived=False)
+    with patch.object(Answers, "given_before", lambda answers, item: given_before(answers, copied(item))):
         yield
 
 

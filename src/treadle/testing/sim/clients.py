@@ -12,18 +12,8 @@ from treadle.apps.snapshots import PINS
 from treadle.kernel.errors import PASSING, OwnershipLost, TreadleError
 from treadle.kernel.model import Receipt, Started
 from treadle.lang.definition import Definition
-from treadle.runtime import collecting, deploys, keeping
-from treadle.runtime.commands import (
-    COLLECT,
-    FORK,
-    AuditEntry,
-    CheckpointSaved,
-    Deliver,
-    FrameSent,
-    Operate,
-    message_to_bytes,
-    reply_from_bytes,
-)
+from treadle.runtime import collecting, commands, deploys, keeping
+from treadle.runtime.commands import AuditEntry, CheckpointSaved, Deliver, FrameSent, Operate
 from treadle.runtime.registry import DefinitionFamily, Registry
 from treadle.runtime.tasks import OPEN, Actor, Operation
 from treadle.store.protocol import GUEST, Message, Reads
@@ -142,7 +132,7 @@ class Guest:
     def ask(self, key: str, command: Deliver | Operate, told: Told) -> None:
         """Posts a command; calls back with its answer, if it lives to see one. PASSING: nothing was sent."""
         home = command.home if isinstance(command, Operate) else command.run
-        self.post(key, message_to_bytes(command), home, told)
+        self.post(key, commands.message_to_bytes(command), home, told)
 
     def post(self, key: str, body: bytes, home: str, told: Told) -> None:
         if self._lives(lambda: self.store.post([Message(key, body, home)])):
@@ -161,7 +151,7 @@ class Guest:
             self._world.after(50 * MS, lambda: self._look(key, told))
             return
         assert self._seen.setdefault(key, found[key]) == found[key], f"{key} is answered twice"
-        told(*reply_from_bytes(found[key]))
+        told(*commands.reply_from_bytes(found[key]))
         if self._world.chance(self._world.faults.duplicated):
             self._world.after(50 * MS, lambda: self._look(key, told))
         elif not self._lives(lambda: self._forget(key)):
@@ -425,7 +415,7 @@ class Keeper:
         asked = keeping.fork_asked(fork.run, at=None, definition=None, new_id=fork.new_id, by=None)
         if (owner := world.reach()) is not None:
             entry = world.trail.entry("keeper", fork.new_id, lambda record: "forked_from" in record["event"])
-            owner.core.submit(Operate(fork.new_id, FORK, asked, told, entry=entry))
+            owner.core.submit(Operate(fork.new_id, commands.FORK, asked, told, entry=entry))
 
     def collect(self) -> None:
         """From the beginning, until it comes to the end in one life of the owner."""
@@ -482,7 +472,7 @@ class Keeper:
             if error is None:
                 world.after(MS, lambda: self._drive(owner, work, value, once, ended))
 
-        owner.core.submit(Operate(home, COLLECT, body, told))
+        owner.core.submit(Operate(home, commands.COLLECT, body, told))
 
 
 @dataclass(slots=True)

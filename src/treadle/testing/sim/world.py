@@ -481,18 +481,14 @@ def simulate(
     workload = (make or Drill)(Random(seed ^ 0x5EED))
     world = SimWorld(seed, workload, patience=patience, cores=cores)
     faults = world.faults
-    options = "".join(
-        (
-            " --limited" if isinstance(workload, Limited) else "",
-            " --applications" if isinstance(workload, Housed) else "",
-            f" --cores {cores}" if cores > 1 else "",
-        )
-    )
+    options = " --limited" if isinstance(workload, Limited) else ""
+    options += " --applications" if isinstance(workload, Housed) else ""
+    options += f" --cores {cores}" if cores > 1 else ""
     try:
         outcome = world.run()
+    except KeyboardInterrupt:
+        raise
     except BaseException as error:
-        if isinstance(error, KeyboardInterrupt):
-            raise
         raise SimulationFailed(
             f"{type(error).__name__}: {error}\n  {faults}\n  {world.limits}\n"
             f"reproduce with: python -m treadle.testing.sim {seed}{options}"
