@@ -150,7 +150,7 @@ class Library(Known):
                 found += compile_text(text, self._dialects, file=str(file_path), strict=strict)[1]
             except TreadleError as error:
                 found += _listed(error, str(file_path))
-        return _in_order(found)
+        return found
 
     def _check_python(self, target: str) -> list[Problem]:
         """What is refused as the file is imported does not end the import: the rest is looked at too."""

@@ -81,8 +81,7 @@ class Problems(msgspec.Struct):
         return [problem for problem in self.found if problem.severity == "error"]
 
     def to_value(self) -> list[dict[str, Any]]:
-        """As a reader comes to them."""
-        return [asdict(problem) for problem in sorted(self.found, key=lambda problem: problem.line or 0)]
+        return [asdict(problem) for problem in self.found]
 
     def raise_errors(self) -> None:
         """Raises one DefinitionError that carries every problem, if any of them is an error."""

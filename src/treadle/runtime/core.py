@@ -301,7 +301,8 @@ class Core:
         changes, staged = self._changes, self.staging.staged
         while changes.waiting and not self._is_full():
             if not changes.may_join(staged):
-                return
+                # It has the next commit; events need not wait until no change does.
+                break
             changes.perform_next()
             if (staged := self.staging.staged).handed:
                 self._hear_and_admit()

@@ -37,10 +37,9 @@ ROOTS: Final = ("apiVersion", "kind", "metadata", "keychain", "executor", "workl
 _PENDING: Final = ("wait", "discard", "complete")
 
 
-def read_playbook(
+def compile_playbook(
     document: Document, *, strict: bool = False
-) -> tuple[dict[str, Value] | None, Problems, Reader]:
-    """What can be read of a playbook, and what is wrong with it. Only what is no mapping is not read at all."""
+) -> tuple[Definition | None, Problems, Reader]:
     problems = Problems(document)
     reader = Reader(problems, strict)
     root = document.value
@@ -54,17 +53,14 @@ def read_playbook(
         return None, problems, reader
     body = _read_root(reader, root)
     _check_templates(reader, body)
-    return body, problems, reader
-
-
-def definition_of(document: Document, body: dict[str, Value]) -> Definition:
-    """The definition of a body without errors."""
+    if problems.errors:
+        return None, problems, reader
     metadata = body["metadata"]
     name = metadata.get("name") or _stem(document.file) or "playbook"
     body["metadata"] = {**metadata, "name": name}
     version = metadata.get("version")
     path = metadata.get("path")
-    return Definition(
+    definition = Definition(
         dialect="playbook",
         name=str(name),
         version=None if version is None else str(version),
@@ -72,6 +68,7 @@ def definition_of(document: Document, body: dict[str, Value]) -> Definition:
         path=path if isinstance(path, str) else None,
         file=document.file,
     )
+    return definition, problems, reader
 
 
 def _stem(file: str | None) -> str | None:

@@ -15,7 +15,7 @@ from treadle.lang.text import Document
 
 from . import inputs
 from .analysis import analyse
-from .compile import definition_of, read_playbook
+from .compile import compile_playbook
 from .fields import check_fields
 from .kinds import unknown_kinds
 from .machine import PlaybookMachine
@@ -48,17 +48,15 @@ class PlaybookDialect(Dialect):
         )
 
     def compile(self, document: Document, *, strict: bool = False) -> tuple[Definition | None, Problems]:
-        body, problems, reader = read_playbook(document, strict=strict)
-        if body is None:
+        definition, problems, reader = compile_playbook(document, strict=strict)
+        if definition is None:
             return None, problems
-        # A net is looked at when its parts are well formed; a task is by itself, whatever the others are like.
-        if not problems.errors:
-            analyse(reader, body)
-        unknown_kinds(reader, body, self._surroundings.callables)
-        check_fields(reader, body, self._surroundings.declared)
+        analyse(reader, definition.body)
+        unknown_kinds(reader, definition.body, self._surroundings.callables)
+        check_fields(reader, definition.body, self._surroundings.declared)
         if problems.errors:
             return None, problems
-        return replace(definition_of(document, body), warnings=tuple(problems)), problems
+        return replace(definition, warnings=tuple(problems)), problems
 
     def json_schema(self) -> dict[str, Value]:
         """For editors: what a file of this dialect may hold, with the tools that are known here."""
