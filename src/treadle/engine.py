@@ -219,16 +219,15 @@ class Engine(
     def deploy(
         self, target: Any, *, strict: bool = False, by: str | None = None, validation: str | None = None
     ) -> list[Definition]:
-        """Compiles and claims name@version. Allowed before `async with`; synchronous. With
-        `validation="warn"` (here, or of the engine) a file that does not compile is kept as unavailable,
-        with its reasons. `diagnostics` says by whom."""
+        """Compiles and claims name@version. Allowed before `async with`; synchronous. With `validation="warn"` (here,
+        or of the engine) a file that does not compile is kept as unavailable: `diagnostics` says why, and by whom."""
         mode = self.validation if validation is None else arguments.checked_validation(validation)
         kept: list[Definition] = []
         if mode == "warn":
             found, kept = self.library.load_or_keep(target, strict=strict)
         else:
             found = self.load(target, strict=strict)
-        asked = [self.library.deploy_of(definition, validation=mode) for definition in found]
+        asked = (self.library.deploy_of(definition, validation=mode) for definition in found)
         for deploy in (*asked, *map(deploys.unavailable, kept)):
             deploy = deploy.asked_by(by)
             if self._bridge.seat.thread is not None:
@@ -240,9 +239,8 @@ class Engine(
     async def definition(self, workflow: Any) -> DefinitionRow:
         """The stored, canonical form of a workflow, for `export`."""
         core = self._bridge.seat.core
-        return await self.library.resolve(
-            workflow, self.read, tenure=None if core is None else core.held.sole
-        )
+        tenure = None if core is None else core.held.sole
+        return await self.library.resolve(workflow, self.read, tenure=tenure)
 
     async def definitions(self) -> Rows:
         """The deployed definitions: name, version, dialect, digest, and whether they can run here."""

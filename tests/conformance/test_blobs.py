@@ -12,7 +12,7 @@ import pytest
 from treadle import Engine
 from treadle.kernel.errors import BlobCorrupt, BlobMissing, StoreUnavailable, Unsupported
 from treadle.kernel.values import digest_bytes
-from treadle.store.blobs import blobs_at
+from treadle.store.blobs import BlobFiles, blobs_at
 
 if TYPE_CHECKING:
     from treadle.store.blobs import BlobPlace
@@ -117,3 +117,15 @@ async def test_an_engine_keeps_its_large_payloads_in_a_bucket(
         async with Engine(url, work=False) as engine:
             with pytest.raises(BlobMissing, match="TREADLE_BLOBS"):
                 await engine.read(lambda reads: reads.blob(digest))
+
+
+def test_the_folders_of_the_first_payload_are_as_durable_as_its_file(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A folder that is lost with the power takes all of its files with it."""
+    synced: list[Path] = []
+    monkeypatch.setattr(BlobFiles, "_sync", staticmethod(synced.append))
+    found = BlobFiles(tmp_path / "t.db")
+    found.write(DIGEST, BODY)
+    folder = found.path(DIGEST).parent
+    assert synced == [tmp_path, folder.parent, folder]

@@ -13,7 +13,7 @@ from functools import cache
 
 import pytest
 
-from treadle.testing.sim import SimulationFailed, simulate
+from treadle.testing.sim import SimulationFailed, SimWorld, simulate
 from treadle.testing.sim.__main__ import main
 from treadle.testing.sim.call_canaries import CALL_CANARIES
 from treadle.testing.sim.canaries import CANARIES, Canary, lost_recovery, seeds_to_find
@@ -48,6 +48,22 @@ def test_the_weather_is_real() -> None:
     outcomes = [lived(seed) for seed in range(10)]
     assert sum(outcome.deaths for outcome in outcomes) > 0
     assert len({outcome.digest for outcome in outcomes}) == len(outcomes)
+
+
+@pytest.mark.parametrize("seed", [0, 1, 2])
+def test_what_is_found_while_a_process_stands_still_ends_the_world(
+    monkeypatch: pytest.MonkeyPatch, seed: int
+) -> None:
+    """It has nothing to do with the one that stands still, which would take it for what went wrong with its own command."""
+    goes_on = SimWorld._next
+
+    def broken(world: SimWorld) -> None:
+        assert not world._stands_still, "a promise is broken beside it"
+        goes_on(world)
+
+    monkeypatch.setattr(SimWorld, "_next", broken)
+    with pytest.raises(SimulationFailed, match=r"^Broken: AssertionError: a promise is broken beside it"):
+        simulate(seed)
 
 
 def test_a_seed_is_one_history_under_every_hash_seed() -> None:

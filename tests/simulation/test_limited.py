@@ -22,6 +22,11 @@ def test_work_of_shards_that_a_commit_found_to_be_taken_keeps_no_place() -> None
     assert simulate(18, NarrowDrill, cores=3).records > 0
 
 
+def test_a_tick_that_finds_no_room_in_its_line_is_left_and_said_to_be() -> None:
+    """The clock goes on by more ticks than may wait."""
+    assert simulate(90_017, NarrowDrill).records > 0
+
+
 @pytest.mark.parametrize(("seed", "cores"), [(5, 1), (5, 3)])
 def test_a_limit_that_is_exceeded_after_a_take_over_is_found(seed: int, cores: int) -> None:
     with forgotten_places(), pytest.raises(SimulationFailed, match="are under way, and 2 may be") as found:

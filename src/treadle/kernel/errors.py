@@ -323,6 +323,13 @@ class StoreTooNew(TreadleError):
 
     code = "STORE_TOO_NEW"
 
+    @staticmethod
+    def of(found: int, newest: int, *, what: str = "the store") -> StoreTooNew:
+        """`what` has a schema beyond the newest that this Treadle knows."""
+        return StoreTooNew(
+            f"{what} has schema {found}; this Treadle knows up to {newest}: use the newer Treadle that wrote it"
+        )
+
 
 class StoreUnavailable(TreadleError):
     """The store cannot be opened or does not answer."""

@@ -194,7 +194,6 @@ class Changes:
             self._aside.append((lacking.what, change))
             if not self._only_hands_on(change):
                 # What it did until then is undone, with all that was taken in before it.
-                lacking.is_aside = True
                 raise
             desk.fetching.fetch(lacking)
             return

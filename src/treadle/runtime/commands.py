@@ -111,6 +111,8 @@ REMOVE: Final = "remove"
 RETURN: Final = "return"
 SCHEDULE: Final = "schedule"
 TASK: Final = "task"
+# What stands in the key of a message by which an operation tells one of several runs.
+SHARED: Final = "shared:"
 
 
 class FrameSent(msgspec.Struct, frozen=True):

@@ -142,7 +142,7 @@ class Core:
         deciding = (hot, blobs, staging, answers, mail, gate, records, lines, moves, undecided, numbers)
         more = (fetching, clock, entropy, limits)
         self._admission = Admission(store, registry, *deciding, *more)
-        recovery = Recovery(store, hot, staging, mail, undecided, held, limits)
+        recovery = Recovery(store, hot, staging, mail, undecided, held, limits, self.change)
         self.desk = CoreDesk(
             *(store, registry, clock, entropy, hot, blobs, operations, port, staging, answers, mail, board),
             *(numbers, self._admission, undecided, recovery, lines, held),
@@ -150,7 +150,8 @@ class Core:
             Gatherings(port, answers, mail, self.change),
         )
         view = View(store, lambda: self.wait_ns() == 0, lambda: self._intake.wakes_ns(time_alone=True))
-        self._changes, self._progress = Changes(self.desk, view), ProgressQueue(hot, staging, answers, mail)
+        self._changes = Changes(self.desk, view)
+        self._progress = ProgressQueue(hot, staging, answers, mail, fetching)
         self._intake = self._intake_of(recovery, answers, lines)
         self._isolation = Isolation(staging, answers, undecided)
         self._publication = self._ends_of_commits(port, registry)
@@ -210,8 +211,6 @@ class Core:
     def wait_ns(self) -> int | None:
         """How long nothing will happen by itself; None if for ever."""
         now = self._clock.now_ns()
-        if self._fetching.holds_up:
-            return None
         if self._mail.ready or self._changes.waiting or self._progress.waiting:
             return self._held_back_ns(now)
         due = self._intake.wakes_ns()
@@ -248,7 +247,7 @@ class Core:
             self._accept_all()
         if self._fetching.came:
             self._changes.try_again()
-        if self._fetching.holds_up or (self._trouble.retry_at_ns and self._held_back_ns(now)):
+        if self._trouble.retry_at_ns and self._held_back_ns(now):
             return False
         wakes = self._intake.wakes_ns() if intake else None
         due = wakes is not None and now >= wakes
@@ -305,7 +304,8 @@ class Core:
         changes, staged = self._changes, self.staging.staged
         while changes.waiting and not self._is_full():
             if not changes.may_join(staged):
-                return
+                # It has the next commit; events need not wait until no change does.
+                break
             changes.perform_next()
             if (staged := self.staging.staged).handed:
                 self._hear_and_admit()

@@ -25,10 +25,8 @@ def at_once(work: Callable[[], None]) -> None:
 class NotAtHand(StoreBusy):
     """Code has to be loaded first. Nothing is wrong with what was asked; it is tried again."""
 
-    # The run whose event needs it; None where it is needed for what belongs to no single run.
+    # The run that needs it, with its events; None where a change does, which is put aside by itself.
     run: str | None = None
-    # Whether what needs it is put aside already.
-    is_aside = False
 
     def __init__(self, what: str, load: Callable[[], object]) -> None:
         super().__init__(f"{what} is being loaded; try again")
@@ -44,15 +42,11 @@ class Fetching:
         self._under_way: set[str] = set()
         # What came, as the threads beside say.
         self.came: deque[str] = deque()
-        # For what nothing at all goes on: it is needed for what comes by itself.
-        self.holds_up: set[str] = set()
 
     def wait_for(self, lacking: NotAtHand) -> None:
         """Who needs it takes no events until it came."""
         if lacking.run is not None:
             self._mail.bar_run(lacking.run)
-        elif not lacking.is_aside:
-            self.holds_up.add(lacking.what)
         self.fetch(lacking)
 
     def fetch(self, lacking: NotAtHand) -> None:
@@ -75,6 +69,5 @@ class Fetching:
         while self.came:
             found.add(self.came.popleft())
         self._under_way -= found
-        self.holds_up -= found
         self._mail.unbar_all()
         return found

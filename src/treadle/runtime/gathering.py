@@ -15,7 +15,7 @@ from msgspec.structs import replace
 
 from treadle.kernel.errors import TreadleError, ValueRefused
 
-from .commands import Deliver, Operate
+from .commands import SHARED, Deliver, Operate
 from .mail import Mail
 from .own_changes import OwnChange
 from .shards import Held
@@ -83,7 +83,7 @@ class Gatherings:
             if item.run in gathered.answers:
                 continue
             item.ack, item.derived = partial(gathered.one, item.run), True
-            item.message = f"{asked.name}:{key}:{number}"
+            item.message = f"{SHARED}{asked.name}:{key}:{number}"
             item.entry = None if asked.entry is None else replace(asked.entry, target=item.run)
             self._mail.post(item)
 
@@ -98,10 +98,11 @@ class Gatherings:
         return self._waiting.get(gathered.asked.inbox or "") is gathered
 
     def _settle(self, gathered: Gathered, desk: Desk) -> bool:
-        """Between commits: the answer is a row, like any to a message. False if it is not ours to answer."""
+        """Between commits: the answer is a row, like any to a message. False if it is not ours to answer. Who asked was
+        written down with each event."""
         if self._is_ours(gathered):
             desk.belongs(gathered.asked.home)
-            self._answers.settle(gathered.asked, *gathered.combined)
+            self._answers.settle(replace(gathered.asked, entry=None), *gathered.combined)
             return True
         return False
 

@@ -35,6 +35,7 @@ from .commands import (
     Progress,
     message_from_bytes,
 )
+from .fetching import Fetching, NotAtHand
 from .hot import Hot, HotRuns
 from .isolation import known
 from .lines import Lines
@@ -115,12 +116,18 @@ class Entrance:
 class ProgressQueue:
     """Frames and checkpoints on their way into the store."""
 
-    def __init__(self, hot: HotRuns, staging: Staging, answers: Answers, mail: Mail) -> None:
+    def __init__(
+        self, hot: HotRuns, staging: Staging, answers: Answers, mail: Mail, fetching: Fetching
+    ) -> None:
         self._hot = hot
         self._staging = staging
         self._answers = answers
         self._mail = mail
+        self._fetching = fetching
         self.waiting: deque[Progress] = deque()
+        # Of runs that take nothing until their code is there.
+        self._aside: list[Progress] = []
+        mail.on_unbar = self._try_again
 
     def add(self, progress: Progress) -> None:
         hot = self._hot.peek(progress.run)
@@ -132,9 +139,15 @@ class ProgressQueue:
 
     def drop_foreign(self, held: Held) -> list[Answer]:
         """Shards were lost: what those are told who wait for a checkpoint there."""
+        self._try_again()
         foreign = [progress for progress in self.waiting if not held.holds(progress.run)]
         self.waiting = deque(progress for progress in self.waiting if held.holds(progress.run))
         return stale(foreign)
+
+    def _try_again(self) -> None:
+        """They came before all that waits."""
+        self.put_back(self._aside)
+        self._aside.clear()
 
     def put_back(self, progress: Sequence[Progress]) -> None:
         self.waiting.extendleft(reversed(progress))
@@ -146,6 +159,9 @@ class ProgressQueue:
         self._staging.belongs(progress.run)
         try:
             hot = self._hot.get(progress.run)
+        except NotAtHand as lacking:
+            self._put_aside(progress, lacking)
+            return
         except PASSING:
             raise
         except Exception:  # a run that cannot be loaded: its events say so, its progress can wait
@@ -161,6 +177,13 @@ class ProgressQueue:
                 self._staging.show(hot, frame_event(progress.type, progress.data))
         else:
             self._save(hot, progress)
+
+    def _put_aside(self, progress: Progress, lacking: NotAtHand) -> None:
+        """The receipt of its work waits with it."""
+        self._staging.staged.progress.pop()
+        self._aside.append(progress)
+        lacking.run = progress.run
+        self._fetching.wait_for(lacking)
 
     def _note_late(self, hot: Hot | None, progress: Progress) -> None:
         if isinstance(progress, CheckpointSaved):

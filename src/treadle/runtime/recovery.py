@@ -3,7 +3,8 @@ same ids ("ensure started"). What was opened in this life meanwhile is not hande
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
+from functools import partial
 from typing import TYPE_CHECKING, Final
 
 from treadle.kernel.errors import PASSING, JournalCorrupt, StoreCorrupt, TreadleError
@@ -12,9 +13,11 @@ from treadle.kernel.model import ENGINE_KINDS
 from treadle.store.run_rows import RunRow
 
 from .commands import Operate, Own
+from .fetching import NotAtHand
 from .hot import Expected, HotRuns
 from .mail import Mail
 from .opened import OpenReads, OpenTogether, open_now
+from .own_changes import OwnChange
 from .ports import Work
 from .shards import Held
 from .staging import Staging
@@ -22,6 +25,8 @@ from .undecided import Undecided, is_undecided
 
 if TYPE_CHECKING:
     from treadle.store.protocol import Reads
+
+    from .desk import Desk
 
 
 # The operation that offers the open work of some runs again; they live on one shard, and it is at home at one of them.
@@ -38,7 +43,9 @@ class Recovery:
         undecided: Undecided,
         held: Held,
         limits: Limits,
+        change: Callable[[OwnChange], None],
     ) -> None:
+        self._change = change
         self._held = held
         self._reads = reads
         self._hot = hot
@@ -53,6 +60,8 @@ class Recovery:
         self._before = dict(self.left)
         # What was handed out in this life while it was looked through, with whose it is.
         self._handed: dict[str, str] = {}
+        # Runs that are taken up when their code is there: by a change, which waits for that aside.
+        self._later: set[str] = set()
         # Whether it has to be told of commits.
         self.cares = True
 
@@ -79,29 +88,45 @@ class Recovery:
         self._hot.expect((row.id for row in rows if is_undecided(row)), expected)
         for row in rows:
             try:
-                if is_undecided(row):
-                    # Its work is not done again for nothing: only if it can be decided after all.
-                    self._hot.get(row.id, expected)
-                works, owes = _open_work(row, together)
-            except PASSING:
-                raise
-            except StoreCorrupt:
-                raise
-            except Exception as error:
-                # One damaged run must not keep the others from being recovered.
-                known: TreadleError = JournalCorrupt(f"{row.id}: {error}")
-                if isinstance(error, TreadleError) and error.cls == known.cls:
-                    known = error
-                self._undecided.quarantine(Own(row.id, None), known)
-                continue
-            self._staging.staged.dispatched += [work for work in works if work.intent.id not in self._handed]
-            if owes:
-                # It owes itself an event, or may: load it and see.
-                self._mail.post(Own(row.id, None), front=True)
+                self._take_up(row, together, expected)
+            except NotAtHand:
+                if row.id not in self._later:
+                    self._later.add(row.id)
+                    self._change(OwnChange(partial(self._take_up_later, row.id)))
         if len(rows) == limit:
             self.left[shard] = rows[-1].no
         else:
             del self.left[shard]
+
+    def _take_up(self, row: RunRow, together: OpenReads, expected: Expected) -> None:
+        try:
+            if is_undecided(row):
+                # Its work is not done again for nothing: only if it can be decided after all.
+                self._hot.get(row.id, expected)
+            works, owes = _open_work(row, together)
+        except PASSING:
+            raise
+        except StoreCorrupt:
+            raise
+        except Exception as error:
+            # One damaged run must not keep the others from being recovered.
+            known: TreadleError = JournalCorrupt(f"{row.id}: {error}")
+            if isinstance(error, TreadleError) and error.cls == known.cls:
+                known = error
+            self._undecided.quarantine(Own(row.id, None), known)
+            return
+        self._staging.staged.dispatched += [work for work in works if work.intent.id not in self._handed]
+        if owes:
+            # It owes itself an event, or may: load it and see.
+            self._mail.post(Own(row.id, None), front=True)
+
+    def _take_up_later(self, run: str, desk: Desk) -> None:
+        """One that waited for its code, as it is by then."""
+        row = self._reads.run(run) if self._held.holds(run) else None
+        if row is not None and row.working:
+            desk.belongs(run)
+            self._take_up(row, OpenReads(self._reads), Expected())
+        self._later.discard(run)
 
     def committed(self, works: list[Work]) -> None:
         self._before = dict(self.left)

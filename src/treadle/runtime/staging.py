@@ -24,7 +24,7 @@ from treadle.kernel.run import error_of
 from treadle.kernel.values import Value, encode
 from treadle.store.rows import GUEST, Batch, DefinitionRow, Numbered, TaskRow, beside_records
 
-from .commands import AuditEntry, Deliver, Operate, Progress, audit_row, reply_to_bytes
+from .commands import SHARED, AuditEntry, Deliver, Operate, Progress, audit_row, reply_to_bytes
 from .hot import BlobCache, Expected, Hot
 from .mail import Mail
 from .narrative import numbered
@@ -341,7 +341,7 @@ class Answers:
         found = self.remembered(item.submission)
         if found is None:
             return False
-        if item.derived or (item.inbox is not None and not item.inbox.startswith(GUEST)):
+        if item.derived or (item.inbox is not None and SHARED in item.inbox):
             # An operation that told several runs is performed again by whoever takes over: who asked was written down then.
             item.entry = None
         if "error" in found:

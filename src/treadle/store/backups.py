@@ -103,9 +103,7 @@ def _remove(store: Path) -> None:
 def _check_schema(reads: SqlReads, url: str) -> None:
     newest = newest_schema(url)
     if reads.schema_version > newest:
-        raise StoreTooNew(
-            f"schema {reads.schema_version}; this Treadle knows up to {newest}: use the newer Treadle that wrote it"
-        )
+        raise StoreTooNew.of(reads.schema_version, newest)
     if reads.schema_version < newest:
         raise Unsupported(
             f"the store has schema {reads.schema_version}, this Treadle has {newest}. Back it up with the version that "
@@ -231,9 +229,7 @@ def opened(file: Path) -> Iterator[tuple[SqlReads, dict[str, Any]]]:
     except StoreCorrupt as error:
         raise Unsupported(f"{file} is not a backup: it is none of ours", code="NOT_A_BACKUP") from error
     if found > newest:
-        raise StoreTooNew(
-            f"{file} has schema {found}; this Treadle knows up to {newest}: use the newer Treadle that wrote it"
-        )
+        raise StoreTooNew.of(found, newest, what=str(file))
     with contextlib.closing(SqlReads(dialect, dialect.connect(readonly=True), None)) as reads:
         about = reads.noted(BACKUP) if found else None
         if about is None:

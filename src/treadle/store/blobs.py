@@ -78,6 +78,7 @@ class BlobFiles:
                 if not folder.is_dir():
                     folder.mkdir(folder_mode(mode), exist_ok=True)
                     folder.chmod(folder_mode(mode))
+                    self._sync(folder.parent)
             with temporary.open("wb") as file:
                 os.fchmod(file.fileno(), mode)
                 file.write(body)

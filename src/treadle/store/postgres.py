@@ -192,9 +192,7 @@ class PostgresDialect(Tended):
     def _up_to_date(self, connection: PostgresConnection, newest: int) -> bool:
         found = self.schema_version(connection)
         if found > newest:
-            raise StoreTooNew(
-                f"schema {found}; this Treadle knows up to {newest}: use the newer Treadle that wrote it"
-            )
+            raise StoreTooNew.of(found, newest)
         return found == newest
 
     @contextlib.contextmanager

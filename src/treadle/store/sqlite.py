@@ -271,9 +271,7 @@ class SqliteDialect:
         with self.errors():
             newest = migrations[-1][0]
             if (found := self.schema_version(connection)) > newest:
-                raise StoreTooNew(
-                    f"schema {found}; this Treadle knows up to {newest}: use the newer Treadle that wrote it"
-                )
+                raise StoreTooNew.of(found, newest)
             if found == 0:
                 _give_room_back_in_steps(connection)
             # It is in the file's header: written only once we know that the file is ours.

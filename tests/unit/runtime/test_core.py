@@ -6,6 +6,7 @@ import logging
 import random
 import sys
 from collections.abc import Callable
+from functools import partial
 from threading import Event, Thread
 from typing import TYPE_CHECKING, Any
 
@@ -231,6 +232,27 @@ def test_runs_take_turns_one_event_each() -> None:
     ids = [row.id for row in order if row is not None]
     assert ids.index("quiet") <= 1, "no run delays another by more than one event"
     assert ids.count("busy") == 20
+
+
+def test_changes_that_wait_for_their_commits_do_not_keep_events_waiting() -> None:
+    """As where two schedules catch up with all that they missed: each asks for its next tick as soon as the last one is there."""
+    bench = Bench()
+    bench.start("run", [awaits()])
+    bench.settle()
+    bench.store.batches.clear()
+
+    def tick(name: str, number: int, desk: Desk) -> None:
+        desk.batch.documents.append((name, str(number), 0, b""))
+        if number < 50:
+            bench.core.change(OwnChange(partial(tick, name, number + 1)))
+
+    for name in ("one", "other"):
+        bench.core.change(OwnChange(partial(tick, name, 0)))
+    bench.core.submit(bench.item("run", Signal(name="go"), ack="go"))
+    bench.core.turn()
+    assert bench.answers["go"]["status"] == "completed"
+    bench.settle(turns=200)
+    assert len(bench.store.batches) == 2 * 51, "each has a commit"
 
 
 def test_what_is_ready_together_is_one_commit() -> None:

@@ -8,13 +8,15 @@ from typing import Any
 from treadle.kernel.errors import TreadleError
 from treadle.kernel.machine import Machine
 from treadle.kernel.model import Signal, Started
+from treadle.kernel.values import decode
 from treadle.lang.definition import Definition
 from treadle.runtime import keeping
-from treadle.runtime.commands import FORK, FrameSent, Operate, message_to_bytes
+from treadle.runtime.commands import FORK, CheckpointSaved, FrameSent, Operate, message_to_bytes
 from treadle.runtime.deploys import row_of
 from treadle.runtime.desk import Handing, NoOperations
 from treadle.runtime.fetching import NotAtHand
 from treadle.runtime.ports import NewRun
+from treadle.runtime.undecided import UNDECIDED
 from treadle.store.rows import Batch, Message, VersionRow
 from treadle.testing.sim.drill_machine import DrillMachine
 
@@ -127,6 +129,52 @@ def test_what_a_run_did_while_its_dialect_was_there_is_taken_up_without_it() -> 
     assert bench.answers["signal"]["status"] == "completed"
 
 
+def test_what_work_says_of_a_run_waits_for_its_dialect_and_others_go_on() -> None:
+    late = Late()
+    late.start("waits", [work()])
+    late.bench.settle()
+    late.load()
+    (given,) = late.bench.works
+    bench = late.bench = late.bench.reborn(machine_of=late.machine_of, beside=late.loading.append)
+    del late.machines["late"]
+    bench.core.submit(CheckpointSaved("waits", given.intent.id, "half", [], {}, bench.ack("saved")))
+    bench.core.submit(FrameSent("waits", given.intent.id, 1, "said", None))
+    bench.finish(given)
+    bench.start("goes on", [work()])
+    bench.settle()
+    assert bench.answers["start goes on"]["run"] == "goes on"
+    assert bench.status("waits") == "running"
+    assert bench.core.wait_ns() is None, "and nobody is busy with it"
+    late.load()
+    assert bench.answers["saved"] == {}, "it is saved before its receipt is decided"
+    assert bench.status("waits") == "completed"
+    (frame,) = bench.real.frames(1)
+    assert decode(frame[2])["type"] == "said"
+
+
+def test_a_run_that_could_not_be_decided_is_recovered_when_its_dialect_is_there_and_others_are_before() -> (
+    None
+):
+    late = Late()
+    late.start("waits", [work()])
+    late.bench.settle()
+    late.load()
+    late.bench.start("goes on", [work()])
+    late.bench.settle()
+    row = late.bench.real.run("waits")
+    assert row is not None
+    row.error = {UNDECIDED: True}
+    late.bench.real.commit(Batch(runs_changed={row.no: row}))
+    bench = late.bench = late.bench.reborn(machine_of=late.machine_of, beside=late.loading.append)
+    del late.machines["late"]
+    bench.start("begins", [])
+    bench.settle()
+    assert [found.run for found in bench.works] == ["goes on"]
+    assert bench.answers["start begins"]["status"] == "completed"
+    late.load()
+    assert [found.run for found in bench.works] == ["goes on", "waits"]
+
+
 def test_what_cannot_be_loaded_is_refused_with_why() -> None:
     late = Late()
     late.start("waits", [awaits()])
@@ -153,6 +201,20 @@ def test_an_operation_waits_for_all_that_it_needs() -> None:
     late.load()
     assert loaded == ["one", "two"]
     assert bench.answers["apply"] == ["one", "two"]
+
+
+def test_a_call_that_waits_for_code_may_be_passed_by_one_that_came_later_and_not_by_one_that_waited_for_its_answer() -> (
+    None
+):
+    """Who asks for the next thing before the last one is answered has not said which of them comes first."""
+    late = Late()
+    bench = late.bench
+    for name, needs in (("first", ["one"]), ("second", []), ("third", ["one"])):
+        bench.core.submit(Operate("", name, {"needs": needs, "loaded": []}, bench.ack(name)))
+    bench.settle()
+    assert [*bench.answers] == ["second"]
+    late.load()
+    assert [*bench.answers] == ["second", "first", "third"], "those who wait for the same keep their order"
 
 
 def test_what_is_not_there_after_it_was_loaded_is_refused_and_not_tried_without_end() -> None:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable, Iterator
+from functools import partial
 from random import Random
 from typing import TYPE_CHECKING, Any
 from unittest.mock import patch
@@ -20,7 +21,6 @@ from treadle.host.thread import Turning
 from treadle.kernel import run as kernel_run
 from treadle.kernel.model import Context, OpenIntent, Receipt
 from treadle.runtime import admission
-from treadle.runtime import core as core_module
 from treadle.runtime.admission import Admission
 from treadle.runtime.ahead import Ahead
 from treadle.runtime.changes import CoreDesk
@@ -386,8 +386,7 @@ def gained_and_not_recovered() -> Iterator[None]:
 
 @contextlib.contextmanager
 def hand_over_without_draining() -> Iterator[None]:
-    """A shard is given away with its messages still in the giver's hands, which takes them for read when it comes
-    back."""
+    """A shard is given away with its messages still in the giver's hands, which takes them for read later."""
     with patch.object(Inbox, "forget", lambda inbox, keys: None):
         yield
 
@@ -399,7 +398,7 @@ def unknown_commit_taken_for_failed() -> Iterator[None]:
     class Never(Exception):
         """Nobody raises it."""
 
-    with patch.object(core_module, "CommitUnknown", Never):
+    with patch("treadle.runtime.core.CommitUnknown", Never):
         yield
 
 
@@ -449,11 +448,20 @@ def snapshot_without_a_second_look() -> Iterator[None]:
         yield
 
 
+@contextlib.contextmanager
+def told_again_by_whoever_takes_over() -> Iterator[None]:
+    """An operation that tells several is performed again, and who asked is written down again for those who were told before."""
+    given_before, copied = Answers.given_before, partial(msgspec.structs.replace, derived=False)
+    with patch.object(Answers, "given_before", lambda answers, item: given_before(answers, copied(item))):
+        yield
+
+
 # What breaks where an application has cells, whoever decides them; and only where several members do.
 CELL_CANARIES: tuple[Canary, ...] = (snapshot_without_a_second_look,)
 APPLICATION_CANARIES: tuple[Canary, ...] = (
     apply_before_everybody_has_agreed,
     cells_open_while_members_agree,
+    told_again_by_whoever_takes_over,
 )
 
 

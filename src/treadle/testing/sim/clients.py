@@ -13,7 +13,7 @@ from treadle.kernel.errors import PASSING, OwnershipLost, TreadleError
 from treadle.kernel.model import Receipt, Started
 from treadle.lang.definition import Definition
 from treadle.runtime import collecting, commands, deploys, keeping
-from treadle.runtime.commands import COLLECT, FORK, AuditEntry, CheckpointSaved, Deliver, FrameSent, Operate
+from treadle.runtime.commands import AuditEntry, CheckpointSaved, Deliver, FrameSent, Operate
 from treadle.runtime.registry import DefinitionFamily, Registry
 from treadle.runtime.tasks import OPEN, Actor, Operation
 from treadle.store.protocol import Reads
@@ -416,7 +416,7 @@ class Keeper:
         asked = keeping.fork_asked(fork.run, at=None, definition=None, new_id=fork.new_id, by=None)
         if (owner := world.reach()) is not None:
             entry = world.trail.entry("keeper", fork.new_id, lambda record: "forked_from" in record["event"])
-            owner.core.submit(Operate(fork.new_id, FORK, asked, told, entry=entry))
+            owner.core.submit(Operate(fork.new_id, commands.FORK, asked, told, entry=entry))
 
     def collect(self) -> None:
         """From the beginning, until it comes to the end in one life of the owner."""
@@ -473,7 +473,7 @@ class Keeper:
             if error is None:
                 world.after(MS, lambda: self._drive(owner, work, value, once, ended))
 
-        owner.core.submit(Operate(home, COLLECT, body, told))
+        owner.core.submit(Operate(home, commands.COLLECT, body, told))
 
 
 @dataclass(slots=True)

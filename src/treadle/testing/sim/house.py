@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections.abc import Callable, Iterator
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from treadle.apps.barrier import BARRIER
 from treadle.apps.operations import Applications
@@ -27,6 +27,8 @@ if TYPE_CHECKING:
     from .process import SimProcess
 
 T = TypeVar("T")
+# How long an apply to which everybody has agreed takes on its way, at most.
+PAUSE_MS: Final = 600
 
 
 class Poll:
@@ -43,7 +45,7 @@ class SimHouse:
 
     def __init__(self, process: SimProcess, workload: Housed) -> None:
         self._process = process
-        self._dawdles_ms = workload.dawdles_ms
+        self._workload = workload
         self.dialects = dialects = Dialects()
         self.library = Library(dialects)
         for app in workload.code:
@@ -95,6 +97,11 @@ class SimHouse:
         return dict(await self.ask(lambda ack: Deliver(run, event, ack=ack)))
 
     async def operate(self, name: str, body: dict[str, Any], *, home: str = "") -> Any:
-        if self._dawdles_ms and name in ("apply", BARRIER) and not self.loop.closed:
-            await asyncio.sleep(self._process.world.rng.randrange(self._dawdles_ms) / 1000)
+        dawdles_ms = self._workload.dawdles_ms
+        if dawdles_ms and name in ("apply", BARRIER) and not self.loop.closed:
+            await asyncio.sleep(self._process.world.rng.randrange(dawdles_ms) / 1000)
+        if name == "apply" and "token" in body and not self.loop.closed:
+            with self._workload.agreed(self._process.world):
+                await asyncio.sleep(self._process.world.rng.randrange(PAUSE_MS) / 1000)
+                return await self.ask(lambda ack: Operate(home, name, body, ack))
         return await self.ask(lambda ack: Operate(home, name, body, ack))

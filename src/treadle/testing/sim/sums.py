@@ -7,7 +7,8 @@ event is taken once; and a snapshot is of one moment, at which no sink has heard
 
 from __future__ import annotations
 
-from collections.abc import Callable, Coroutine, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import partial
 from random import Random
@@ -22,6 +23,7 @@ from treadle.dialects.reactive.machine import ReactiveMachine
 from treadle.dialects.reactive.step import Output
 from treadle.dialects.reactive.types import schema
 from treadle.dialects.reactive.workflow import workflow
+from treadle.host.acting import Origin, acting
 from treadle.kernel.errors import PASSING, EngineStopped, OwnershipLost
 from treadle.kernel.machine import Machine
 from treadle.kernel.values import decode_trusted
@@ -39,6 +41,8 @@ MS = 1_000_000
 PATIENCE_NS = 4_000 * MS
 CELLS = 5
 NOTES_SHARE = 0.6
+# How many events come because everybody has agreed to an apply, and how many of them at once.
+RUSH, RUSH_AT_ONCE = 40, 8
 NAME = "sums"
 SOURCE, SINK, LOG = "sums/source@1", "sums/sink@1", "sums/log@1"
 
@@ -130,7 +134,12 @@ class Sums:
         self._told: dict[str, list[str]] = {f"k{number}": [] for number in range(CELLS)}
         self._noted: dict[str, list[str]] = {f"k{number}": [] for number in range(CELLS)}
         events, self._moves, taken = self._events(rng), self._applies(rng), self._snapshots(rng)
-        self._wishes = [*events, *self._moves, *taken]
+        # Events for single cells that come when everybody has agreed to an apply, and it is not decided; or at last.
+        self._rush = [self._event(8_000, Note(f"k{rng.randrange(CELLS)}"), f"r{n}") for n in range(RUSH)]
+        self._wishes = [*events, *self._moves, *taken, *self._rush]
+        # How many applies are so far.
+        self._agreed = 0
+        self._asked = 0
         # The versions that were active, one after the other, as the journals say.
         self._active: list[int] = []
         self.dawdles_ms = rng.choice((0, 0, 0, 500))
@@ -140,13 +149,15 @@ class Sums:
     def _events(self, rng: Random) -> list[Wish]:
         found = []
         for number in range(rng.randrange(30, 100)):
-            key, submission = f"k{rng.randrange(CELLS)}", f"s{number}"
-            event: Add | Note = Add(key, rng.random() < 0.15)
+            event: Add | Note = Add(f"k{rng.randrange(CELLS)}", rng.random() < 0.15)
             if rng.random() < NOTES_SHARE:
-                event = Note(key)
-            (self._told if isinstance(event, Add) else self._noted)[key].append(submission)
-            found.append(Wish(rng.randrange(8_000), partial(_publish, event, submission)))
+                event = Note(event.key)
+            found.append(self._event(rng.randrange(8_000), event, f"s{number}"))
         return found
+
+    def _event(self, at_ms: int, event: Add | Note, submission: str) -> Wish:
+        (self._told if isinstance(event, Add) else self._noted)[event.key].append(submission)
+        return Wish(at_ms, partial(_publish, event, submission))
 
     def _applies(self, rng: Random) -> list[Wish]:
         found: list[Wish] = []
@@ -171,7 +182,9 @@ class Sums:
         if process is None or process.house is None or (wish.after is not None and not wish.after.done):
             return
         wish.since = len(self._active) if wish.since is None else wish.since
-        process.house.loop.begin(wish.ask(process.house), partial(self._answered, world, wish))
+        self._asked += 1
+        with acting(Origin("client", request=str(self._asked))):
+            process.house.loop.begin(wish.ask(process.house), partial(self._answered, world, wish))
 
     def _answered(self, world: SimWorld, wish: Wish, value: Any, error: BaseException | None) -> None:
         if isinstance(error, (*PASSING, ApplyBlocked, EngineStopped, OwnershipLost)):
@@ -187,10 +200,22 @@ class Sums:
     def idle(self) -> bool:
         return all(wish.done for wish in self._wishes)
 
-    @property
-    def hesitates(self) -> float:
-        """While an apply is on its way."""
+    def hesitates(self, decides: Callable[[str], bool]) -> float:
+        """While an apply is on its way; most of all once everybody has agreed, but for who decides it."""
+        if self._agreed > 0:
+            return 0.0 if decides(NAME) else 0.8
         return 0.2 if any(wish.since is not None and not wish.done for wish in self._moves) else 0.0
+
+    @contextmanager
+    def agreed(self, world: SimWorld) -> Iterator[None]:
+        rush, self._rush = self._rush[:RUSH_AT_ONCE], self._rush[RUSH_AT_ONCE:]
+        for wish in rush:
+            world.after(world.rng.randrange(100 * MS), partial(self._ask, world, wish))
+        self._agreed += 1
+        try:
+            yield
+        finally:
+            self._agreed -= 1
 
     # --- what must hold ---
 

@@ -8,7 +8,7 @@ there; and who is told that it was done finds its line.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 from treadle.kernel.model import Event, Started, event_value
 from treadle.runtime.commands import OK, AuditEntry
@@ -18,6 +18,7 @@ from .checks import Journals, RunLife, is_about, is_start_of
 if TYPE_CHECKING:
     from .disk import Disk
 
+PUBLISHED: Final = "event.publish"
 About = Callable[[dict[str, Any]], bool]
 
 
@@ -30,6 +31,8 @@ class Trail:
         self._of_run: dict[str, list[str]] = {}
         # Of each number that has a line: how it says that it ended.
         self._lines: dict[str, str] = {}
+        # Who published an event to whom: one that is for several cells has a line for each.
+        self._published: set[tuple[str, str]] = set()
         self._last = 0
 
     def entry(self, who: str, run: str, about: About) -> AuditEntry:
@@ -59,11 +62,14 @@ class Trail:
         """A commit was made, and its records were read."""
         if self._journals.closed:
             return
-        query = "SELECT no, request, status FROM audit WHERE no > ? ORDER BY no"
+        query = "SELECT no, request, status, action, target FROM audit WHERE no > ? ORDER BY no"
         rows = self._disk.live.execute(query, (self._last,)).fetchall()
         done: set[str] = set()
-        for no, number, status in rows:
+        for no, number, status, action, target in rows:
             self._last = no
+            if action == PUBLISHED:
+                assert (number, target) not in self._published, f"{target}: {number} is in the audit twice"
+                self._published.add((number, target))
             if number not in self._about:
                 continue
             run, about = self._about[number]

@@ -71,7 +71,7 @@ class Weather:
         world, process = self._world, self._world.acting
         if process is None or not batch.records or not isinstance(world.workload, Housed):
             return
-        if world.chance(world.workload.hesitates):
+        if world.chance(world.workload.hesitates(process.core.held.holds)):
             world.go_on_without(process, HESITATIONS)
             if process.dead:
                 raise Died(process.name)

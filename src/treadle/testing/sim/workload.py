@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from random import Random
 from typing import TYPE_CHECKING, Any, Literal, Protocol, runtime_checkable
@@ -168,9 +169,13 @@ class Housed(Protocol):
         """Whether all of it was answered."""
         ...
 
-    @property
-    def hesitates(self) -> float:
-        """How likely somebody stands still now who has decided something and has not written it."""
+    def hesitates(self, decides: Callable[[str], bool]) -> float:
+        """How likely somebody stands still now who has decided something and has not written it; `decides` tells which
+        runs are theirs."""
+        ...
+
+    def agreed(self, world: SimWorld) -> AbstractContextManager[None]:
+        """Everybody has agreed to an apply, and it is about to be decided."""
         ...
 
     @property

@@ -256,7 +256,11 @@ class SimWorld:
         for _ in range(HALT_EVENTS_ASKING_MAX if isinstance(self.workload, Housed) else HALT_EVENTS_MAX):
             if self._calendar[0][0] > until_ns:
                 break
-            self._next()
+            try:
+                self._next()
+            except Exception as error:
+                # Nothing that it has to do with: it would take that for what went wrong with its own command.
+                raise Broken(f"{type(error).__name__}: {error}") from error
         self._stands_still = False
 
     def _heal(self) -> None:
@@ -477,18 +481,14 @@ def simulate(
     workload = (make or Drill)(Random(seed ^ 0x5EED))
     world = SimWorld(seed, workload, patience=patience, cores=cores)
     faults = world.faults
-    options = "".join(
-        (
-            " --limited" if isinstance(workload, Limited) else "",
-            " --applications" if isinstance(workload, Housed) else "",
-            f" --cores {cores}" if cores > 1 else "",
-        )
-    )
+    options = " --limited" if isinstance(workload, Limited) else ""
+    options += " --applications" if isinstance(workload, Housed) else ""
+    options += f" --cores {cores}" if cores > 1 else ""
     try:
         outcome = world.run()
+    except KeyboardInterrupt:
+        raise
     except BaseException as error:
-        if isinstance(error, KeyboardInterrupt):
-            raise
         raise SimulationFailed(
             f"{type(error).__name__}: {error}\n  {faults}\n  {world.limits}\n"
             f"reproduce with: python -m treadle.testing.sim {seed}{options}"
