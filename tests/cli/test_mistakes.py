@@ -155,6 +155,12 @@ def test_a_store_in_a_folder_that_is_not_there_is_bad_usage(cli: Cli, write: Wri
     assert "nowhere does not exist; create it, or choose another --store" in error["message"]
 
 
+def test_an_address_that_no_store_can_have_is_bad_usage(cli: Cli) -> None:
+    error = cli("list", "--store", "foo://x", "--json", code=2).error
+    assert error["code"] == "STORE_URL_INVALID"
+    assert "write sqlite:///relative.db" in error["message"]
+
+
 @pytest.mark.parametrize(
     ("text", "line"),
     [

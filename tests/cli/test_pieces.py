@@ -68,7 +68,7 @@ def test_a_value_comes_from_text_file_or_standard_input(
     assert inputs.value("-", "--data") == [1]
     with pytest.raises(Usage, match="--data is not JSON"):
         inputs.value("{oops", "--data")
-    with pytest.raises(Usage, match="cannot read"):
+    with pytest.raises(Usage, match="there is no file"):
         inputs.value(f"@{tmp_path}/none.json", "--data")
 
 

@@ -68,6 +68,7 @@ _USAGE_CODES: Final = frozenset(
         "STORE_NOT_EMPTY",
         "STORE_TOO_OLD",
         "STORE_UNFINISHED",
+        "STORE_URL_INVALID",
         "TASK_NOT_FOUND",
         "UNKNOWN_PROVIDER",
         "VALUE_REFUSED",

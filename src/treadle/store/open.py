@@ -35,7 +35,9 @@ def store_path(url: str) -> Path | None:
         return Path(url.removeprefix("sqlite:///"))
     raise StoreUnavailable(
         f"cannot open the store {shown(url)!r}: write sqlite:///relative.db, sqlite:////absolute.db, memory: "
-        "or postgresql://user@host/database"
+        "or postgresql://user@host/database",
+        cls="user",
+        code="STORE_URL_INVALID",
     )
 
 

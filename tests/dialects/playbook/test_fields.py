@@ -34,7 +34,7 @@ def task(tmp_path: Path, fields: str) -> list[tuple[str, str]]:
         ("kind: http, url: 'http://x', timout: 3", "field_unknown", "did you mean 'timeout'?"),
         ("kind: http, url: 'http://x', timeout_sconds: 3", "field_unknown", "did you mean 'timeout_seconds'?"),
         ("kind: python, cod: 'x = 1'", "field_missing", "did you mean 'code' by 'cod'?"),
-        ("kind: shell, comand: ls", "field_missing", "did you mean 'cmds' by 'comand'?"),
+        ("kind: shell, comand: ls", "field_missing", "did you mean 'command' by 'comand'?"),
         ("kind: noop, spec: {polcy: {rules: []}}", "field_unknown", "did you mean 'policy'?"),
         ("kind: noop, spec: {timout: 3}", "field_unknown", "did you mean 'timeout'?"),
         ("kind: python", "field_missing", "add code"),

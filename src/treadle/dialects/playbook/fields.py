@@ -147,7 +147,7 @@ def _check_missing(reader: Reader, task: dict[str, Value], fields: Fields, path:
             if isinstance(value, dict) and (found := [name for name in names if name in value]):
                 hint = f"{found[0]} stands under {where}: write it beside kind: {kind}"
         if near := [key for key in task if _meant_for(key, names)]:
-            hint = f"did you mean {names[0]!r} by {near[0]!r}?"
+            hint = f"did you mean {nearest(near[0], names)[0]!r} by {near[0]!r}?"
         wanted = group[0] if len(group) == 1 else f"one of {', '.join(group[:5])}"
         reader.error("field_missing", path, f"a {kind} task needs {wanted}", hint=hint, rule=_RULE)
 
