@@ -180,9 +180,9 @@ class Worker:
         return self.bus.held()
 
     async def finish(self, limit_s: float) -> bool:
-        """Waits until what is in hand is done; False if that takes longer."""
+        """Waits until what is in hand is done, and handed in; False if that takes longer."""
         until = time.monotonic() + limit_s
-        while self.take_no_more():
+        while self.take_no_more() or self._lane.busy:
             if time.monotonic() >= until:
                 return False
             await asyncio.sleep(FINISH_POLL_S)
@@ -314,9 +314,12 @@ class Worker:
             self._free(intent)
 
     async def _run(self, work: Work) -> None:
-        job = WorkerJob(self, work, threaded=False)
         item: Deliver | None = None
         try:
+            # Asked once `revoked` finds it among the tasks: what was revoked before that is not begun.
+            if not self.bus.is_held(work.intent.id):
+                return
+            job = WorkerJob(self, work, threaded=False)
             try:
                 if work.dialect not in self.performers.ready:
                     await self.once(work.dialect, self.performers.prepare)
