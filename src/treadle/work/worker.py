@@ -425,14 +425,11 @@ class Worker:
         waiting = self.bus.waiting_in(COROUTINES)
         full = len(self._tasks) >= self.concurrency and waiting > 0
         if full and time.monotonic() - since >= self.stalled_s:
-            now = time.monotonic()
-            held = [(work, now - self._begun.get(work.intent.id, now)) for work in self._awaited()]
+            begun, now = self._begun, time.monotonic()
+            held = [(w, now - begun[w.intent.id]) for w in self.bus.held() if w.intent.id in begun]
             self._tell("coroutines", sorted(held, key=lambda pair: -pair[1]), waiting)
         if full or still is not None:
             self._watching = self._loop.call_later(STUCK_S, self._tend, ended, since)
-
-    def _awaited(self) -> list[Work]:
-        return [work for work in self.bus.held() if work.intent.id in self._tasks]
 
     def _tell(self, lane: str, held: list[tuple[Work, float]], waiting: int) -> None:
         """A lane is full of work that does not end: the log names it, and so do the events of its runs."""
