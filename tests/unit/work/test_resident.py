@@ -191,3 +191,21 @@ def test_what_was_in_hand_before_its_pool_was_limited_counts(all_at_once: bool) 
     bus.limit_pools({DEFAULT_POOL: 3})
     bus.offer(works("e", "f"))
     assert names(bus.take_here("lane", 9)) == ["e"], "what came while there was no limit counts too"
+
+
+async def test_work_that_is_not_open_any_more_is_not_said_to_be_unavailable(tmp_path: Path) -> None:
+    engine = Engine(f"sqlite:///{tmp_path}/t.db")
+    file = tmp_path / "flow.json"
+    file.write_text(
+        json.dumps({"metadata": {"name": "odd"}, "workflow": [{"step": "a", "tool": {"kind": "odd"}}]})
+    )
+    async with engine:
+        engine.deploy(str(file))
+        run = await engine.start("odd")
+        async with asyncio.timeout(30):
+            while not engine.unavailable():  # noqa: ASYNC110 (what is awaited has no event)
+                await asyncio.sleep(0.01)
+        await engine.cancel(run.id)
+        async with asyncio.timeout(30):
+            while engine.unavailable():  # noqa: ASYNC110 (what is awaited has no event)
+                await asyncio.sleep(0.01)
