@@ -51,7 +51,7 @@ class LocalPost:
             self._clock,
             lease_ms=int(LEASE_S * 1_000),
             queue_max=QUEUE_MAX,
-            again=self.owner.again.extend,
+            again=self.owner.again.update,
         )
         bus.seal_with(KEY)
         return bus

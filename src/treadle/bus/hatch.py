@@ -181,10 +181,12 @@ class Hatch:
             if not await self._owner.progress(work, all_):
                 answer.lost.append(intent)
                 continue
-            answer.durable.append(intent)
             for one in all_:
                 if one.kind == "checkpoint":
                     self.bus.saved(intent, one.value)
+            # Whoever got the work while this became durable goes on from what was saved before.
+            _, still = self.bus.standing(worker, intent, all_[-1].lease)
+            (answer.lost if still is None else answer.durable).append(intent)
         return answer
 
     def of(self, worker: str) -> AtHatch:

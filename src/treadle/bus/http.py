@@ -139,24 +139,30 @@ class HttpBus:
     ) -> httpx.Response:
         headers = {} if body is None else {"Content-Type": CBOR}
         for _ in range(len(self._servers)):
+            server = self._servers[0]
             try:
                 answer = await self._client.request(
                     method,
-                    f"{self._servers[0]}{PREFIX}{path}",
+                    f"{server}{PREFIX}{path}",
                     content=body,
                     headers=headers,
                     timeout=timeout_s,
                 )
             except httpx.HTTPError:
-                self._servers.append(self._servers.pop(0))
+                self._pass_over(server)
                 continue
             if answer.status_code >= 500 or answer.status_code == 429:
-                self._servers.append(self._servers.pop(0))
+                self._pass_over(server)
                 continue
             if answer.status_code >= 400:
                 raise _refused(answer)
             return answer
         raise Away
+
+    def _pass_over(self, server: str) -> None:
+        """The next one is asked, unless another request has moved on already."""
+        if self._servers[0] == server:
+            self._servers.append(self._servers.pop(0))
 
 
 def _refused(answer: httpx.Response) -> Refused:

@@ -15,12 +15,12 @@ from typing import Final, Literal
 from treadle.kernel.limits import LEASE_DURATION_MS, POOL_QUEUE_MAX
 from treadle.runtime.ports import Clock, Work
 
-from .data import Can, Handed
+from .data import OTHERS, Can, Handed
 from .queues import WorkEntry, WorkQueues
 from .seal import Seal
 from .view import BusView
 
-# How far a worker looks past work that it cannot do.
+# How far a worker looks past work that it cannot do; the next look goes on behind that.
 LOOK_MAX: Final = 256
 Standing = Literal["held", "late", "lost", "unknown"]
 
@@ -34,7 +34,7 @@ class LocalBus(WorkQueues, BusView):
         *,
         lease_ms: int = LEASE_DURATION_MS,
         queue_max: int = POOL_QUEUE_MAX,
-        again: Callable[[list[str]], None] = lambda runs: None,
+        again: Callable[[Mapping[str, str]], None] = lambda intents: None,
     ) -> None:
         super().__init__(queue_max=queue_max, again=again)
         self._clock = clock
@@ -94,11 +94,11 @@ class LocalBus(WorkQueues, BusView):
         self, worker: str, pools: Collection[str], limit: int, can: Can = lambda work: True
     ) -> list[Handed]:
         taken: list[Handed] = []
-        room: list[str] = []
+        room: dict[str, str] = {}
         with self._lock:
             for entry in self._next(worker, pools, limit, can):
                 taken.append(self._hand(entry, worker))
-                room += self._room(entry.queue)
+                room |= self._room(entry.queue)
         if room:
             self._again(room)
         return taken
@@ -129,19 +129,20 @@ class LocalBus(WorkQueues, BusView):
     def still_waiting(self, pools: Collection[str], limit: int) -> list[tuple[str, str, str, int]]:
         """What waits in these pools, and somebody can do."""
         with self._lock:
-            found = (e for e in self._entries.values() if e.waits and e.queue.pool in pools)
-            return [e.ticket for e in islice(found, limit) if e.work.intent.id not in self._undoable]
+            waiting = (e for e in self._entries.values() if e.waits and e.queue.pool in pools)
+            found = (e.ticket for e in waiting if e.work.intent.id not in self._undoable)
+            return list(islice(found, limit))
 
     def claim(self, worker: str, intents: Sequence[str]) -> tuple[list[Handed], list[str]]:
         """Those of these that wait, the oldest first; and those that this worker cannot do."""
-        room: list[str] = []
+        room: dict[str, str] = {}
         with self._lock:
             found = [e for e in map(self._entries.get, intents) if e is not None and e.waits]
             mine = sorted((e for e in found if worker not in e.declined), key=lambda e: e.number)
             # What is beyond the limit of its pool waits on, and is told of again.
             taken = [self._hand(entry, worker) for entry in mine if self.caps.room(entry.queue.pool)]
             for entry in mine:
-                room += self._room(entry.queue)
+                room |= self._room(entry.queue)
         if room:
             self._again(room)
         return taken, [e.work.intent.id for e in found if worker in e.declined]
@@ -164,8 +165,14 @@ class LocalBus(WorkQueues, BusView):
                 continue
             found += 1
             yield entry
+        goes_on = len(passed) == LOOK_MAX
+        for entry in passed if goes_on else ():
+            if entry.queue.lane == OTHERS:
+                entry.queue.entries.append(entry)
         for entry in reversed(passed):
-            entry.queue.entries.appendleft(entry)
+            # What waits for the resident keeps its order: it is done there.
+            if not goes_on or entry.queue.lane != OTHERS:
+                entry.queue.entries.appendleft(entry)
 
     def revoked(self, worker: str) -> list[str]:
         """Leases of a worker's whose work is not wanted any more; told once."""

@@ -4,15 +4,16 @@ The *resident*, the worker inside the engine's process, is told of new work on t
 and holds it without a lease: it lives and dies with the bus. What it declines waits for the others, who have leases
 (`local.py`).
 
-A pool's queue is bounded. Work beyond the bound is forgotten but for its run: its intent is open in the store, and
-is offered again (`again`) when there is room.
+A pool's queue is bounded. Work beyond the bound is forgotten but for its name: its intent is open in the store, and
+is offered again (`again`) when there is room; it alone, for other work of its run may be done by now, and its receipt on
+its way.
 """
 
 from __future__ import annotations
 
 from collections import Counter, OrderedDict, deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from itertools import chain
+from itertools import chain, islice
 from threading import Lock
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Final
@@ -122,9 +123,9 @@ class WorkEntry(msgspec.Struct, eq=False):
 class WorkQueues:
     """Any thread may call; nothing blocks."""
 
-    def __init__(self, *, queue_max: int, again: Callable[[list[str]], None]) -> None:
+    def __init__(self, *, queue_max: int, again: Callable[[Mapping[str, str]], None]) -> None:
         self.queue_max = queue_max
-        # Asked to offer the open work of these runs again.
+        # Asked to offer these intents again, each with its run, if they are open.
         self._again = again
         # Told, on whatever thread, that there is new work.
         self._listeners: list[Callable[[], None]] = []
@@ -137,7 +138,8 @@ class WorkQueues:
         self._leases: dict[str, WorkEntry] = {}
         # What came to wait, for a relay to other machines; None where there is none.
         self._fresh: deque[WorkEntry] | None = None
-        self._beyond: dict[str, dict[str, None]] = {}
+        # What found no room, by pool: intents, each with its run.
+        self._beyond: dict[str, dict[str, str]] = {}
         # Leases whose work is not wanted any more, for the workers that have not been told yet.
         self._revoked: dict[str, list[str]] = {}
         # The run of work that was in the hands of others, and is over.
@@ -172,8 +174,10 @@ class WorkQueues:
                 pool = work.intent.pool or DEFAULT_POOL
                 queue = self._queues.get((pool, lane)) or self._queue(pool, lane)
                 if queue.waiting >= self.queue_max:
-                    self._beyond.setdefault(pool, {})[work.run] = None
+                    self._beyond.setdefault(pool, {})[id] = work.run
                     continue
+                if self._beyond:
+                    self._found(id)
                 self._number += 1
                 entry = self._entries[id] = WorkEntry(work, queue, self._number)
                 queue.entries.append(entry)
@@ -215,7 +219,7 @@ class WorkQueues:
 
     def take_here(self, lane: str, limit: int) -> list[Work]:
         taken: list[Work] = []
-        room: list[str] = []
+        room: dict[str, str] = {}
         with self._lock:
             for queue in self._lanes.get(lane, ()):
                 capped = queue.pool in self.caps.pools
@@ -231,7 +235,7 @@ class WorkQueues:
                     queue.held += 1
                     taken.append(entry.work)
                 if self._beyond:
-                    room += self._room(queue)
+                    room |= self._room(queue)
         if room:
             self._again(room)
         return taken
@@ -307,11 +311,11 @@ class WorkQueues:
             theirs = entry is not None and entry.work.checkpoint is checkpoint
         if theirs:
             self.done(intent)
-            self._again([run])
+            self._again({intent: run})
 
     def done(self, intent: str, *, revoked: bool = False) -> None:
         """Settled by whoever has it, or `revoked`, which they do not know yet."""
-        room: list[str] = []
+        room: dict[str, str] = {}
         with self._lock:
             if entry := self._entries.get(intent):
                 if revoked and entry.lease in self._leases:
@@ -332,6 +336,8 @@ class WorkQueues:
                             del self._over[next(iter(self._over))]
                 if self._beyond:
                     room = self._room(queue)
+            elif self._beyond:
+                self._found(intent)
         if room:
             self._again(room)
         if entry is not None and (pool := entry.queue.pool) in self.caps.pools:
@@ -381,14 +387,18 @@ class WorkQueues:
         if back:
             self._announce(Counter(entry.queue.lane for entry in back))
 
-    def _room(self, queue: WorkQueue) -> list[str]:
-        """Runs whose work found no room in the pool, as many as have room now."""
+    def _room(self, queue: WorkQueue) -> dict[str, str]:
+        """Work that found no room in the pool, as much as has room now."""
         beyond = self._beyond.get(queue.pool)
         if not beyond or queue.waiting > self.queue_max // 2:
-            return []
-        runs = list(beyond)[: self.queue_max - queue.waiting]
-        for run in runs:
-            del beyond[run]
-        if not beyond:
-            del self._beyond[queue.pool]
-        return runs
+            return {}
+        found = dict(islice(beyond.items(), self.queue_max - queue.waiting))
+        for intent in found:
+            self._found(intent)
+        return found
+
+    def _found(self, intent: str) -> None:
+        """It is beyond the bound no more, if it was."""
+        for pool, beyond in list(self._beyond.items()):
+            if beyond.pop(intent, None) is not None and not beyond:
+                del self._beyond[pool]

@@ -14,7 +14,7 @@ import asyncio
 import logging
 import os
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from functools import partial
 from typing import TYPE_CHECKING
@@ -228,11 +228,11 @@ class Bridge:
         """Those who wait for runs look again: news of some come from elsewhere from now on."""
         self.home.hop(self.watching.awaken, None)
 
-    def _offer_again(self, runs: list[str]) -> None:
+    def _offer_again(self, intents: Mapping[str, str]) -> None:
         """The bus has room for what it could not take."""
         core = self.seat.core  # a guest has none, and nothing to offer
         with suppress(EngineStopped):
-            for asked in () if core is None else recovery.offers(runs, core.held):
+            for asked in () if core is None else recovery.offers(intents, core.held):
                 self.asks.submit(asked)
 
 

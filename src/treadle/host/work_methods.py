@@ -88,7 +88,11 @@ class WorkMethods(Reaches):
 
     def unavailable(self) -> dict[str, str]:
         """Intents that nobody here can do, and why."""
-        return {**self.worker.unknown, **self._host.bus.undoable()}
+        unknown, bus = self.worker.unknown, self._host.bus
+        for intent in list(unknown):
+            if bus.find(intent) is None:  # it is settled, or somebody did it after all
+                unknown.pop(intent, None)
+        return {**unknown, **bus.undoable()}
 
     def resident_row(self, busy: int) -> dict[str, Any] | None:
         """The worker inside this engine, if it has one."""

@@ -9,7 +9,7 @@ that is answered by an event (a task is completed by a receipt) leaves its messa
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from types import ModuleType
 from typing import TYPE_CHECKING
 
@@ -124,8 +124,8 @@ class CoreDesk(msgspec.Struct, frozen=True):
     def readable(self) -> None:
         self.undecided.forget()
 
-    def offer_again(self, runs: Sequence[str]) -> None:
-        self.recovery.offer_again(runs)
+    def offer_again(self, runs: Sequence[str], intents: Collection[str] | None) -> None:
+        self.recovery.offer_again(runs, intents)
 
 
 class Changes:
@@ -220,7 +220,11 @@ class Changes:
             case lines.LOOK:
                 desk.lines.perform(asked.body)
             case recovery.OFFER:
-                desk.offer_again([str(run) for run in asked.body["runs"]])
+                intents = asked.body.get("intents")
+                desk.offer_again(
+                    [str(run) for run in asked.body["runs"]],
+                    None if intents is None else set(map(str, intents)),
+                )
             case _:
                 return desk.operations.perform(desk, asked)
         return None

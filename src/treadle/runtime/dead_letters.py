@@ -80,7 +80,7 @@ def _deal(desk: Desk, body: dict[str, Value]) -> dict[str, Value]:
                 code="INTENT_NOT_OPEN",
                 cls="consistency",
             )
-        desk.offer_again([run])
+        desk.offer_again([run], [str(letter["intent"])])
     done = "replayed" if body["op"] == "replay" else "discarded"
     desk.batch.documents.append((DEAD_LETTER, id, 0, None))
     desk.batch.documents.append((DONE, id, desk.clock.now_ns(), encode(done)))

@@ -6,7 +6,7 @@ to itself. They see this and nothing of the core behind it.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import TYPE_CHECKING, Protocol
 
 from treadle.kernel.errors import TreadleError
@@ -117,8 +117,9 @@ class Desk(Protocol):
         """Gives runs that could not be decided another chance, after what they need was registered."""
         ...
 
-    def offer_again(self, runs: Sequence[str]) -> None:
-        """Hands out the open work of these runs that nobody has: there was no room for it."""
+    def offer_again(self, runs: Sequence[str], intents: Collection[str] | None) -> None:
+        """Hands out these intents of these runs, where they are open and nobody has them: there was no room for them.
+        None for all."""
         ...
 
 

@@ -3,7 +3,7 @@ same ids ("ensure started"). What was opened in this life meanwhile is not hande
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Final
 
@@ -140,21 +140,29 @@ class Recovery:
         """A commit failed: what it recovered is recovered again."""
         self.left = dict(self._before)
 
-    def offer_again(self, runs: Sequence[str]) -> None:
-        """Hands out the open work of these runs: there was no room for it. Who has it already keeps it."""
+    def offer_again(self, runs: Sequence[str], intents: Collection[str] | None) -> None:
+        """Hands out these intents of these runs, where they are open: there was no room for them. Who has one already keeps it.
+        None for all, which is how members of before ask."""
         rows = self._reads.runs_named([run for run in runs if self._held.holds(run)])
         together = OpenTogether(self._reads, rows.values())
         for run in runs:
             if run in rows:
-                self._staging.staged.dispatched += _open_work(rows[run], together)[0]
+                works, _ = _open_work(rows[run], together)
+                self._staging.staged.dispatched += [
+                    work for work in works if intents is None or work.intent.id in intents
+                ]
 
 
-def offers(runs: Sequence[str], held: Held) -> list[Operate]:
-    """What asks for the open work of these runs to be offered again, wherever they are by then."""
-    found: dict[int, list[str]] = {}
-    for run in runs:
-        found.setdefault(held.shard_of(run), []).append(run)
-    return [Operate(together[0], OFFER, {"runs": together}) for together in found.values()]
+def offers(intents: Mapping[str, str], held: Held) -> list[Operate]:
+    """What asks for these intents, each with its run, to be offered again, wherever they are by then."""
+    found: dict[int, dict[str, str]] = {}
+    for intent, run in intents.items():
+        found.setdefault(held.shard_of(run), {})[intent] = run
+    asked: list[Operate] = []
+    for together in found.values():
+        runs = list(dict.fromkeys(together.values()))
+        asked.append(Operate(runs[0], OFFER, {"intents": list(together), "runs": runs}))
+    return asked
 
 
 def _open_work(row: RunRow, reads: OpenReads) -> tuple[list[Work], bool]:

@@ -41,8 +41,8 @@ class Recorder:
         self.settled: dict[str, Receipt] = {}
         self.told: list[Told] = []
         self.letters: list[tuple[str, str, str]] = []
-        # Runs whose work had found no room and is asked for again.
-        self.again: list[str] = []
+        # Work that had found no room and is asked for again, with its run.
+        self.again: dict[str, str] = {}
 
     async def settle(self, work: Work, receipt: Receipt) -> bool:
         if len(encode(receipt.value)) > 1_000:
@@ -168,7 +168,7 @@ async def check_a_pool_is_bounded_and_what_is_beyond_comes_later(make: MakePost)
         post.offers.offer(works(*names))
         worker = post.worker("one")
         assert ids((await worker.take(POOLS, 99)).items) == names[:QUEUE_MAX], "no more than the bound waits"
-        assert post.owner.again == [f"run-{name}" for name in names[QUEUE_MAX:]], (
+        assert post.owner.again == {name: f"run-{name}" for name in names[QUEUE_MAX:]}, (
             "the owner is asked for the rest"
         )
         post.offers.offer(works(*names[QUEUE_MAX:]))

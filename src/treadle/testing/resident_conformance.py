@@ -128,7 +128,7 @@ async def check_a_lane_is_bounded_and_what_is_beyond_comes_later(make: MakeNearP
         near.offer(works(*known))
         assert near.waiting_in(LANE) == QUEUE_MAX, "no more than the bound waits"
         assert names(near.take_here(LANE, 99)) == known[:QUEUE_MAX]
-        assert post.owner.again == [f"run-{name}" for name in known[QUEUE_MAX:]], (
+        assert post.owner.again == {name: f"run-{name}" for name in known[QUEUE_MAX:]}, (
             "the owner is asked for the rest"
         )
         near.offer(works(*known[QUEUE_MAX:]))

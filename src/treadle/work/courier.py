@@ -59,6 +59,8 @@ class Courier:
         self._freed = asyncio.Event()
         # We leave, and have nothing in hand.
         self._done = asyncio.Event()
+        # Nothing is sent any more.
+        self._ended = asyncio.Event()
         self._loop = asyncio.get_running_loop()
         self._leaving = False
         self._warned = -TOLD_AGAIN_S
@@ -110,13 +112,16 @@ class Courier:
 
     async def run(self) -> None:
         """Until `leave`; raises what a server refuses for good."""
-        async with asyncio.TaskGroup() as tasks:
-            sending = tasks.create_task(self._send())
-            renewing = tasks.create_task(self._renew())
-            await self._take()
-            await self._done.wait()
-            sending.cancel()
-            renewing.cancel()
+        try:
+            async with asyncio.TaskGroup() as tasks:
+                sending = tasks.create_task(self._send())
+                renewing = tasks.create_task(self._renew())
+                await self._take()
+                await self._done.wait()
+                sending.cancel()
+                renewing.cancel()
+        finally:
+            self._ended.set()
 
     async def leave(self) -> None:
         """Takes nothing more; what is in hand is finished."""
@@ -129,8 +134,11 @@ class Courier:
             return  # then the open `take` ends by its time
 
     async def flush(self) -> None:
-        """Sends what the worker has handed in so far."""
-        await self._outbox.join()
+        """Sends what the worker has handed in so far, while anything is sent."""
+        waiting = [asyncio.ensure_future(one) for one in (self._outbox.join(), self._ended.wait())]
+        await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
+        for task in waiting:
+            task.cancel()
 
     async def give_back(self) -> None:
         """What could not be finished, for others to do at once."""
@@ -226,8 +234,7 @@ class Courier:
         for item in items:
             assert isinstance(item.event, Receipt)
             # One that is not in hand any more is stale: nobody is told.
-            if (handed := self._held.get(item.event.intent)) is not None:
-                await self._put(item.blobs)
+            if (handed := self._held.get(item.event.intent)) is not None and await self._put(item.blobs):
                 sent.append(Settling(lease=handed.lease, receipt=item.event))
         if not sent:
             return
@@ -266,8 +273,8 @@ class Courier:
 
     async def _save(self, saved: CheckpointSaved) -> None:
         handed = self._held.get(saved.intent)
-        if handed is not None:
-            await self._put(saved.blobs)
+        is_kept = False
+        if handed is not None and await self._put(saved.blobs):
             told = Told(
                 intent=saved.intent,
                 lease=handed.lease,
@@ -277,11 +284,12 @@ class Courier:
                 events=saved.events,
             )
             noted = await self._again(lambda: self._far.progress([told]))
-            if noted is not None and saved.intent in noted.lost:
+            is_kept = noted is not None and saved.intent not in noted.lost
+            if noted is not None and not is_kept:
                 self._drop([handed.lease])
-                handed = None
         if saved.ack is not None:
-            saved.ack({} if handed is not None else {"stale": True}, None)
+            # Where nobody has said that it is kept, what was to follow must not.
+            saved.ack({} if is_kept else {"stale": True}, None)
 
     async def _decline(self, handed: Handed, why: str) -> None:
         intent = handed.work.intent.id
@@ -289,9 +297,17 @@ class Courier:
         self._near.done(intent)
         self._free(intent)
 
-    async def _put(self, blobs: dict[str, bytes]) -> None:
+    async def _put(self, blobs: dict[str, bytes]) -> bool:
+        """Whether these have arrived; not so if we leave before."""
+
+        async def put(digest: str, body: bytes) -> bool:
+            await self._goods.put_blob(digest, body)
+            return True
+
         for digest, body in blobs.items():
-            await self._again(partial(self._goods.put_blob, digest, body))
+            if not await self._again(partial(put, digest, body)):
+                return False
+        return True
 
     # --- a server that is away ---
 

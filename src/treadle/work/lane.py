@@ -142,7 +142,9 @@ class Lane:
             member.since_s = time.monotonic()
             (member.work,) = works
             try:
-                self._serve(works[0])
+                # Asked once `revoke` finds it here: what was revoked before that is not begun.
+                if self._bus.is_held(works[0].intent.id):
+                    self._serve(works[0])
             finally:
                 member.work = None
                 self._finished += 1

@@ -180,9 +180,9 @@ class Worker:
         return self.bus.held()
 
     async def finish(self, limit_s: float) -> bool:
-        """Waits until what is in hand is done; False if that takes longer."""
+        """Waits until what is in hand is done, and handed in; False if that takes longer."""
         until = time.monotonic() + limit_s
-        while self.take_no_more():
+        while self.take_no_more() or self._lane.busy:
             if time.monotonic() >= until:
                 return False
             await asyncio.sleep(FINISH_POLL_S)
@@ -314,9 +314,12 @@ class Worker:
             self._free(intent)
 
     async def _run(self, work: Work) -> None:
-        job = WorkerJob(self, work, threaded=False)
         item: Deliver | None = None
         try:
+            # Asked once `revoked` finds it among the tasks: what was revoked before that is not begun.
+            if not self.bus.is_held(work.intent.id):
+                return
+            job = WorkerJob(self, work, threaded=False)
             try:
                 if work.dialect not in self.performers.ready:
                     await self.once(work.dialect, self.performers.prepare)
@@ -422,14 +425,11 @@ class Worker:
         waiting = self.bus.waiting_in(COROUTINES)
         full = len(self._tasks) >= self.concurrency and waiting > 0
         if full and time.monotonic() - since >= self.stalled_s:
-            now = time.monotonic()
-            held = [(work, now - self._begun.get(work.intent.id, now)) for work in self._awaited()]
+            begun, now = self._begun, time.monotonic()
+            held = [(w, now - begun[w.intent.id]) for w in self.bus.held() if w.intent.id in begun]
             self._tell("coroutines", sorted(held, key=lambda pair: -pair[1]), waiting)
         if full or still is not None:
             self._watching = self._loop.call_later(STUCK_S, self._tend, ended, since)
-
-    def _awaited(self) -> list[Work]:
-        return [work for work in self.bus.held() if work.intent.id in self._tasks]
 
     def _tell(self, lane: str, held: list[tuple[Work, float]], waiting: int) -> None:
         """A lane is full of work that does not end: the log names it, and so do the events of its runs."""

@@ -82,7 +82,7 @@ COMMANDS: list[Deliver | Operate] = [
     Operate("", payloads.KEEP, {"digest": digest_bytes(PAYLOAD), "payload": PAYLOAD}),
     Operate("r", "deadletter", {"op": "keep", "id": "l", "row": {"run": "r", "sample": "…"}}),
     Operate("", traced.KIND, {"marks": [["s", 1, 2]]}),
-    *offers(["r", "q"], Held(1, [0])),
+    *offers({"i": "r", "j": "q"}, Held(1, [0])),
     Operate("app", "publish", {"app": "app", "schema": "s", "value": {"a": [b"x"]}, "submission": None}),
 ]
 

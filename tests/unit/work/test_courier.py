@@ -1,4 +1,4 @@
-"""How much a worker elsewhere takes on (`work/courier.py`)."""
+"""How much a worker elsewhere takes on, and how it leaves (`work/courier.py`)."""
 
 from __future__ import annotations
 
@@ -6,10 +6,13 @@ import asyncio
 from collections.abc import Callable, Collection, Sequence
 from typing import Any
 
-from treadle.bus.data import Handed, Settled, Settling, Taken
+import pytest
+
+from treadle.bus.carrier import Away
+from treadle.bus.data import Handed, Noted, Settled, Settling, Taken, Told
 from treadle.bus.local import LocalBus
 from treadle.kernel.model import OpenIntent, Receipt
-from treadle.runtime.commands import Deliver
+from treadle.runtime.commands import LATE, CheckpointSaved, Deliver, FrameSent
 from treadle.runtime.ports import Work
 from treadle.testing.clock import VirtualClock
 from treadle.work.courier import Courier
@@ -77,3 +80,100 @@ async def test_while_a_receipt_is_on_its_way_there_is_room_but_not_for_ever_more
     finally:
         running.cancel()
         await asyncio.gather(running, return_exceptions=True)
+
+
+class Leaving:
+    """An owner with one piece of work, who is away once somebody leaves; payloads do not reach it at all then."""
+
+    def __init__(self) -> None:
+        self.is_away = False
+        self.gave = False
+        self.sent: list[str] = []
+        self.released: list[str] = []
+        self.slow = asyncio.Event()
+
+    def _meet(self) -> None:
+        if self.is_away:
+            raise Away
+
+    async def take(self, pools: Collection[str], limit: int, *, wait_s: float = 0) -> Taken:
+        if self.gave:
+            await asyncio.sleep(0.01)
+            return Taken([], [])
+        self.gave = True
+        return Taken([Handed(Work("r", "w", "process", "d", {}, INTENT), 1, "lease", 60.0)], [])
+
+    async def register(self, **more: Any) -> None:
+        self._meet()
+
+    async def put_blob(self, digest: str, body: bytes) -> None:
+        raise Away
+
+    async def progress(self, told: Sequence[Told]) -> Noted:
+        self._meet()
+        await self.slow.wait()
+        return Noted(durable=[one.intent for one in told], lost=[])
+
+    async def settle(self, receipts: Sequence[Settling]) -> Settled:
+        self._meet()
+        self.sent += [one.receipt.intent for one in receipts]
+        return Settled(settled=[one.receipt.intent for one in receipts])
+
+    async def release(self, leases: Sequence[str], *, reason: str = "") -> None:
+        self.released += leases
+
+    def __getattr__(self, name: str) -> Any:
+        raise AssertionError(f"nobody asks for {name} here")
+
+
+INTENT = OpenIntent(id="i", kind="call", params={})
+SAVED = {"begun": True}
+
+
+async def begin(far: Leaving) -> tuple[Courier, LocalBus, asyncio.Task[None]]:
+    near = LocalBus(VirtualClock())
+    courier = Courier(far, far, near, pools=["default"], concurrency=1)
+    running = asyncio.ensure_future(courier.run())
+    await until(lambda: near.find("i") is not None, "it has work")
+    return courier, near, running
+
+
+@pytest.mark.parametrize("blobs", [{}, {"sha256:1": b"1"}], ids=["no server", "no way for its payloads"])
+async def test_a_mark_of_which_nobody_says_that_it_is_kept_is_not(blobs: dict[str, bytes]) -> None:
+    far = Leaving()
+    far.slow.set()
+    courier, _, running = await begin(far)
+    far.is_away = not blobs
+    await courier.leave()
+    told: list[Any] = []
+    courier.submit(CheckpointSaved("r", "i", SAVED, [], blobs, lambda value, error: told.append(value)))
+    await until(lambda: bool(told), "whoever waits for it is told")
+    assert told == [{"stale": True}], "what was to follow must not: the next worker would see no mark"
+    await courier.give_back()
+    assert far.released == ["lease"]
+    await running
+
+
+async def test_a_receipt_does_not_go_without_its_payloads() -> None:
+    far = Leaving()
+    courier, _, running = await begin(far)
+    await courier.leave()
+    courier.submit(Deliver("r", Receipt(intent="i", status="ok", value=1), blobs={"sha256:1": b"1"}))
+    await asyncio.sleep(0)
+    await courier.flush()
+    assert far.sent == [], "it would name what is not there"
+    await courier.give_back()
+    assert far.released == ["lease"], "others do it again, at once"
+    await running
+
+
+async def test_who_leaves_does_not_wait_for_what_nobody_sends_any_more() -> None:
+    """What was taken out of its hands comes to its end, and its owner is slow to hear of that."""
+    far = Leaving()
+    courier, _, running = await begin(far)
+    courier._drop(["lease"])
+    courier.submit(FrameSent("r", "i", 0, LATE, None))
+    await courier.leave()
+    async with asyncio.timeout(10):
+        await running
+        await courier.flush()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -101,6 +102,33 @@ async def test_work_beyond_the_bound_of_its_pool_stays_open_and_is_done_later(
         await assert_replays(run)
 
 
+@pytest.mark.parametrize("waits", [False, True], ids=["functions", "coroutines"])
+async def test_what_is_done_is_not_done_again_when_there_is_room_for_more_of_its_run(
+    tmp_path: Path, waits: bool
+) -> None:
+    """A run that opens more at once than the bound of its pool, while receipts of its other work are on their way."""
+    engine = Engine(f"sqlite:///{tmp_path}/t.db", concurrency=4, threads=4)
+    engine.bus.queue_max = 8
+    calls: Counter[int] = Counter()
+    if waits:
+
+        @engine.tool("count")
+        async def count(n: int) -> None:
+            calls[n] += 1
+
+    else:
+
+        @engine.tool("count")
+        def count_at_once(n: int) -> None:
+            calls[n] += 1
+
+    (tmp_path / "flow.yaml").write_text(LOOP.replace("{kind: noop, result:", "{kind: count, n:"))
+    async with engine:
+        engine.deploy(str(tmp_path / "flow.yaml"))
+        await (await engine.start("many")).result(timeout=60)
+    assert calls == Counter(range(40))
+
+
 def test_what_comes_back_is_next_and_what_is_gone_is_skipped() -> None:
     bus, _ = make()
     bus.offer(
@@ -163,3 +191,21 @@ def test_what_was_in_hand_before_its_pool_was_limited_counts(all_at_once: bool) 
     bus.limit_pools({DEFAULT_POOL: 3})
     bus.offer(works("e", "f"))
     assert names(bus.take_here("lane", 9)) == ["e"], "what came while there was no limit counts too"
+
+
+async def test_work_that_is_not_open_any_more_is_not_said_to_be_unavailable(tmp_path: Path) -> None:
+    engine = Engine(f"sqlite:///{tmp_path}/t.db")
+    file = tmp_path / "flow.json"
+    file.write_text(
+        json.dumps({"metadata": {"name": "odd"}, "workflow": [{"step": "a", "tool": {"kind": "odd"}}]})
+    )
+    async with engine:
+        engine.deploy(str(file))
+        run = await engine.start("odd")
+        async with asyncio.timeout(30):
+            while not engine.unavailable():  # noqa: ASYNC110 (what is awaited has no event)
+                await asyncio.sleep(0.01)
+        await engine.cancel(run.id)
+        async with asyncio.timeout(30):
+            while engine.unavailable():  # noqa: ASYNC110 (what is awaited has no event)
+                await asyncio.sleep(0.01)

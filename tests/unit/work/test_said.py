@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import threading
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -36,7 +36,7 @@ def told(command: Command) -> object:
 
 class House:
     def __init__(self) -> None:
-        self.again: list[list[str]] = []
+        self.again: list[Mapping[str, str]] = []
         self.bus, self.door = LocalBus(SystemClock(), again=self.again.append), Door()
         self.worker = Worker(self.bus, self.door, Nothing(), Nothing())
 
@@ -109,7 +109,7 @@ async def test_what_was_to_follow_a_mark_that_is_not_kept_does_not(house: House,
     assert await asyncio.to_thread(ended.wait, 10)
     assert done == []
     assert house.bus.find("i") is None, "it keeps no place"
-    assert house.again == [["run"]], "and is handed out again, if it is still open"
+    assert house.again == [{"i": "run"}], "and is handed out again, if it is still open"
     assert house.so_far() == [], "and nobody is told anything by who has it no more"
 
 

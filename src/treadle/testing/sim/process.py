@@ -7,7 +7,7 @@ memory, its mailboxes, its leases and its workers (`workers.py`) are gone.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -292,9 +292,9 @@ class SimProcess:
         self.bus.revoke(intents)
         self.workers.drop(intents)
 
-    def offer_again(self, runs: list[str]) -> None:
+    def offer_again(self, intents: Mapping[str, str]) -> None:
         """The bus has room for what it could not take."""
-        for asked in offers(runs, self.core.held):
+        for asked in offers(intents, self.core.held):
             self.core.submit(asked)
 
     def publish_news(self, news: list[News]) -> None:

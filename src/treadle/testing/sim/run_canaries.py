@@ -206,7 +206,7 @@ def work_as_it_came() -> Iterator[None]:
 @contextlib.contextmanager
 def work_beyond_the_bound_forgotten() -> Iterator[None]:
     """Work for which its pool has no room is not offered again when there is some."""
-    with patch.object(WorkQueues, "_room", lambda queues, queue: []):
+    with patch.object(WorkQueues, "_room", lambda queues, queue: {}):
         yield
 
 

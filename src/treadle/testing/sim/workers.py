@@ -226,7 +226,7 @@ class SimWorkers:
             self.drop([job.intent.id])
             if self._resident is not None:
                 self._resident.done(job.intent.id)
-                self._process.offer_again([job.run])
+                self._process.offer_again({job.intent.id: job.run})
                 self._soon()
 
     def _suspend(self, job: SimJob, work: Doing, waiting: Waiting) -> None:
