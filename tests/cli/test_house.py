@@ -105,7 +105,7 @@ def test_a_store_that_is_none_is_left_alone(cli: Cli, write: Write) -> None:
     assert file.read_bytes() == before
     error = cli("gc", "--store", "sqlite:///no/such/folder/x.db", "--json", code=2).error
     assert "does not exist" in error["message"]
-    assert "sqlite:///relative.db" in cli("list", "--store", "nonsense:x", "--json", code=1).error["message"]
+    assert "sqlite:///relative.db" in cli("list", "--store", "nonsense:x", "--json", code=2).error["message"]
 
 
 READERS = ("list", "tasks", "definitions", "doctor")
