@@ -72,8 +72,10 @@ class WorkerOptions:
 
     def checked(self, store: str) -> tuple[list[str], list[str], str, str | None]:
         """Servers (none: the store), pools, name and token."""
+        from treadle.store.open import is_postgres
+
         servers = self.server or []
-        if not servers and not store.startswith(("postgresql://", "postgres://")):
+        if not servers and not is_postgres(store):
             raise Usage("say whose work to do: --server URL, or --store postgresql://…")
         pools = self.pool or ["default"]
         for word in pools:

@@ -1,4 +1,5 @@
-"""From a URL to a store: the only place that knows which engine is behind an address."""
+"""From a URL to a store: the only place that knows which engine is behind an address. Whoever has to tell a shared
+store from a file asks here (`is_postgres`, `Place`)."""
 
 from __future__ import annotations
 

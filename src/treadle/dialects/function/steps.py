@@ -301,12 +301,6 @@ def failure_of(step: str, result: Settled, attempts: int) -> StepFailed:
     )
 
 
-def current_life() -> Life | None:
-    """The run whose decision this thread is making, if it makes one."""
-    life = here.turn.life
-    return life if isinstance(life, Life) else None
-
-
 async def _called(function: Callable[..., Any], args: Any, kwargs: Any) -> Any:
     value = function(*args, **kwargs)
     return await value if inspect.isawaitable(value) else value

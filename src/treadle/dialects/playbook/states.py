@@ -168,32 +168,3 @@ class PlaybookState(TypedDict):
     succeeded: NotRequired[bool]
     closing: NotRequired[str]
     cancelled: NotRequired[Mapped]
-
-
-class TaskLoop(TypedDict):
-    """A loop around one task, in the frame of its pipeline. `iter` is the scope around it."""
-
-    items: list[Value]
-    at: int
-    results: list[Value]
-    failed: int
-    iter: Mapped
-    inner: NotRequired[Mapped]
-
-
-class PipelineFrame(TypedDict):
-    """What of a pipeline survives a crash: program counter, attempt, scopes, results that are named."""
-
-    pc: int
-    attempt: int
-    iter: Mapped
-    prev: Value
-    entries: dict[str, int]
-    ctx: list[Write]
-    tasks: dict[str, Mapped]
-    args: NotRequired[Mapped]
-    entered: NotRequired[bool]
-    sleep: NotRequired[float]
-    # Which task gave the result, at which attempt.
-    by: NotRequired[list[int]]
-    sub: NotRequired[TaskLoop]
