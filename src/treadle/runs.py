@@ -168,6 +168,8 @@ class Run:
                 while True:
                     while watch.is_going_on:  # then there is nothing to look up yet
                         await watch.changed(None if watch.is_told else END_POLL_S)
+                    if watch.is_ending:  # the store does not tell of it yet
+                        await watch.changed(END_POLL_S)
                     shown = watch.outcome() or await self._outcome()
                     if shown is not None:
                         return shown

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -14,6 +15,8 @@ from treadle.host.news import Watching, outcome
 from treadle.host.readers import Readers
 from treadle.kernel.errors import RunFailed
 from treadle.runtime.ports import News
+from treadle.store.rows import Batch
+from treadle.store.sql import SqlStore
 from treadle.testing import assert_replays
 
 
@@ -241,6 +244,40 @@ async def test_the_result_of_a_run_that_has_ended_comes_from_memory_and_is_that_
         with monkeypatch.context() as patched:
             patched.setattr(Readers, "_answer", read)
             assert await run.result(60) == given
+        await assert_replays(engine)
+
+
+async def test_who_asks_while_an_end_is_made_durable_is_told_from_memory(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "waits.yaml").write_text(
+        "dialect: process\nname: waits\nsteps: [{await: {signal: go}}, {complete: 7}]\n"
+    )
+    ending, may = threading.Event(), threading.Event()
+    commit = SqlStore.commit
+
+    def slow(self: SqlStore, batch: Batch) -> None:
+        if any(run.status == "completed" for run in batch.runs_changed.values()):
+            ending.set()
+            assert may.wait(60)
+        commit(self, batch)
+
+    def read(self: Readers, question: Any) -> Any:
+        raise AssertionError("the store was asked")
+
+    async with Engine(f"sqlite:///{tmp_path / 't.db'}") as engine:
+        engine.deploy(tmp_path / "waits.yaml")
+        run = await engine.start("waits", None)
+        with monkeypatch.context() as patched:
+            patched.setattr(SqlStore, "commit", slow)
+            sent = asyncio.ensure_future(engine.signal(run.id, "go"))
+            assert await asyncio.to_thread(ending.wait, 60)
+            patched.setattr(Readers, "_answer", read)
+            waiting = asyncio.ensure_future(run.result(60))
+            await asyncio.sleep(0)
+            may.set()
+            assert await waiting == 7
+        await sent
         await assert_replays(engine)
 
 

@@ -84,6 +84,14 @@ def is_going_on(core: Core | None, run: str) -> bool:
     return hot is not None and hot.state.status not in TERMINAL
 
 
+def is_ending(core: Core | None, run: str) -> bool:
+    """Whether a run has ended in memory and that is being made durable: there will be news of it."""
+    hot = core.hot.peek(run) if core is not None else None
+    if hot is None or hot.rested or not hot.batch:
+        return False
+    return hot.state.status in TERMINAL and hot.machine.traits.final
+
+
 def work_of(core: Core | None, run: str) -> list[str]:
     """The intents of a run that somebody has to work for."""
     hot = core.hot.peek(run) if core is not None else None
@@ -128,6 +136,11 @@ class Watch:
     def is_going_on(self) -> bool:
         """Whether the run is in memory here and has not ended, so that its end will wake this watch."""
         return is_going_on(self._watching.standpoint.core, self.run)
+
+    @property
+    def is_ending(self) -> bool:
+        """Whether its end is decided here, and not durable yet."""
+        return is_ending(self._watching.standpoint.core, self.run)
 
     @property
     def work(self) -> list[str]:
