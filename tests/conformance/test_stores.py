@@ -17,6 +17,7 @@ import psycopg
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from tests.fast_paths import WAYS
 from tests.pooling import Pooler
 
 from treadle.kernel.errors import AppendConflict
@@ -150,6 +151,13 @@ def test_store_behind_a_pooler(check: Check, pooler: Pooler) -> None:
 @pytest.mark.parametrize("check", conformance.CHECKS, ids=lambda check: check.__name__)
 def test_store(check: Check, backend: str, backends: dict[str, MakePlace]) -> None:
     check(backends[backend])
+
+
+@pytest.mark.parametrize("ways", WAYS)
+@pytest.mark.parametrize("check", conformance.CHECKS, ids=lambda check: check.__name__)
+def test_a_file_keeps_its_promises_without_a_short_way(check: Check, ways: str) -> None:
+    with WAYS[ways]():
+        check(sqlite)
 
 
 def test_the_suite_is_not_empty() -> None:

@@ -3,7 +3,8 @@
 A nursery process, which has imported everything, forks one engine after another; each does a few
 more actions of the plan, works on whatever is open, and is killed at a seeded instant. Tools write
 to a witness log and sync it before they return. Then one engine lives on until all is quiet, and what
-the journals say is compared with what the clients were told and with what the witness saw.
+the journals say is compared with what the clients were told and with what the witness saw. Once more, in short, with
+all short ways of the house closed, and with all of them forced (`tests/fast_paths.py`).
 """
 
 from __future__ import annotations
@@ -17,9 +18,13 @@ import sqlite3
 import subprocess
 import sys
 import time
+from contextlib import nullcontext
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
+
+import pytest
+from tests.fast_paths import WAYS
 
 from treadle.engine import Engine
 from treadle.kernel.errors import Unsupported
@@ -35,6 +40,9 @@ from treadle.testing.sim.oracle import check_result
 from treadle.work.job import Done, Job
 
 KILLS = 220
+# With the short ways closed, and with them forced.
+KILLS_OF_WAYS = 70
+ROOT = Path(__file__).resolve().parents[2]
 RUNS = 240
 ACTIONS_PER_LIFE = 8
 KILL_AFTER_S_MAX = 0.06
@@ -184,11 +192,22 @@ async def until_quiet(folder: Path) -> None:
 
 
 def test_nothing_acknowledged_is_lost_and_nothing_is_settled_twice(tmp_path: Path) -> None:
+    killed_and_looked_at(tmp_path, KILLS, "usual")
+
+
+@pytest.mark.parametrize("ways", WAYS)
+def test_no_promise_depends_on_a_short_way(tmp_path: Path, ways: str) -> None:
+    with WAYS[ways]():
+        killed_and_looked_at(tmp_path, KILLS_OF_WAYS, ways)
+
+
+def killed_and_looked_at(tmp_path: Path, kills: int, ways: str) -> None:
+    program = [sys.executable, "-m", "tests.integration.test_sigkill"]
     nursed = subprocess.run(
-        [sys.executable, __file__, str(tmp_path), "20261115", str(KILLS)], capture_output=True
+        [*program, str(tmp_path), "20261115", str(kills), ways], capture_output=True, cwd=ROOT
     )
     assert nursed.returncode == 0, nursed.stderr.decode()
-    before = acknowledged_so_far(tmp_path)
+    before = acknowledged_so_far(tmp_path, kills)
     asyncio.run(until_quiet(tmp_path))
 
     connection = sqlite3.connect(tmp_path / "treadle.db")
@@ -203,10 +222,10 @@ def test_nothing_acknowledged_is_lost_and_nothing_is_settled_twice(tmp_path: Pat
     check_replay(tmp_path)
 
 
-def acknowledged_so_far(folder: Path) -> int:
+def acknowledged_so_far(folder: Path, kills: int) -> int:
     """Enough happened in the killed lives for this to be a test."""
     acked = Log.read(folder / "acked.log")
-    assert len(acked) >= 100, f"only {len(acked)} actions were acknowledged in {KILLS} lives"
+    assert len(acked) >= 0.45 * kills, f"only {len(acked)} actions were acknowledged in {kills} lives"
     assert Log.read(folder / "witness.log"), "no tool ran in a killed life"
     return len(acked)
 
@@ -256,4 +275,5 @@ def check_replay(folder: Path) -> None:
 
 
 if __name__ == "__main__":
-    nursery(Path(sys.argv[1]), int(sys.argv[2]), int(sys.argv[3]))
+    with WAYS.get(sys.argv[4], nullcontext)():
+        nursery(Path(sys.argv[1]), int(sys.argv[2]), int(sys.argv[3]))
