@@ -27,6 +27,9 @@ from workloads import Sizes
 import treadle
 
 EVERY_S = 0.002
+SWITCH_S = 0.0005
+"""A looker that has to wait for the interpreter lock gets it where it is given up, that is at commits, and would see the store
+everywhere. Python's own 5 ms are longer than a batch; so it may take the lock sooner. Much sooner, and the waiting itself costs."""
 WIDTH, ROW = 1200, 17
 
 
@@ -133,6 +136,7 @@ def main() -> None:
     here = Path(__file__).resolve().parent.parent / "docs" / "benchmarks"
     out = Path(sys.argv[2]) if len(sys.argv) > 2 else here / f"flame-{subject.removeprefix('treadle_')}.svg"
     root, done = Node("all"), threading.Event()
+    sys.setswitchinterval(SWITCH_S)
     looking = threading.Thread(target=looked, args=(root, done))
     peer = driver.peer_named(subject)
     with tempfile.TemporaryDirectory() as folder:
