@@ -108,6 +108,10 @@ class Walk:
         """Medians; the first time, what is loaded once was loaded."""
         return {key: statistics.median(one[key] for one in self._taken[1:]) for key in self._taken[0]}
 
+    def least(self) -> dict[str, int]:
+        """Of each the least that was seen: where the machine is busy, threads change more often, and what waits looks again."""
+        return {key: min(one[key] for one in self._taken[1:]) for key in self._taken[0]}
+
     def where(self) -> Iterator[str]:
         """The last time, in words."""
         calls = self._last

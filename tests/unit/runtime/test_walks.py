@@ -8,7 +8,7 @@ import sys
 import threading
 from pathlib import Path
 from types import ModuleType
-from typing import Any
+from typing import Any, NamedTuple
 
 from treadle.testing.toy import TOY
 
@@ -35,16 +35,23 @@ async def test_one_step_walks_less_far_than_it_did_at_0_1_0(tmp_path: Path, monk
             run = await engine.start(TOY, {"do": [["work", STEPS]], "keep": False})
             await run.result()
 
+    walk = walks.Walk()
     try:
-        seen = await walks.counted(tmp_path, "walk", steps)
+        seen = await walks.counted(tmp_path, "walk", steps, walk)
     finally:
         sys.setprofile(None)
+        threading.setprofile(None)
     each = {name: count / STEPS for name, count in seen.items()}
-    assert each["calls"] < 165, each
-    assert each["transitions"] < 95, each
+    # With the run's start and end. At 0.1.0: 163 (a review counted 155), 93 (87), 5 (4), 3 (2).
+    assert each["calls"] < 90, each
+    assert each["transitions"] < 62, each
     # The id of the intent that opens, the record, and the copy of the parameters that a performer is given.
-    assert each["encodes"] < 4, each
-    assert each["decodes"] < 2, each
+    assert each["encodes"] < 3.2, each
+    assert each["decodes"] < 1.2, each
+    least = walk.least()
+    assert least["modules"] <= 33, sorted(walk.modules())
+    # At the start and the end of the run; between two steps none, if nobody else wants the processor.
+    assert least["threads"] / STEPS < 0.1, least
 
 
 async def test_a_node_of_an_agent_walks_no_further_than_a_step(tmp_path: Path, monkeypatch: Any) -> None:
@@ -92,31 +99,49 @@ async def test_the_everyday_walk_is_in_few_files_of_the_core(tmp_path: Path, mon
     assert len(rooms) <= 17, rooms
 
 
-# Walks of the script that every run takes, and how many modules each entered at 0.1.0. With many runs at once some results
+class Most(NamedTuple):
+    """What a walk comes to at most, for each step: a little above what it is, and below what it was at 0.1.0, by the script
+    of today and by a review's own."""
+
+    modules: int
+    transitions: float
+    threads: float
+    calls: float
+    encodes: float
+    decodes: float
+
+
+# Walks of the script that every run takes, and what each was at 0.1.0. With many runs at once some results
 # are read from the store, more of them the busier the machine is: that walk is counted by the script alone.
-ENTERED_AT_0_1_0 = {
-    "start to result of a two-step playbook": 54,
-    "one step of a playbook, a plain function": 56,
-    "one toy step, one run": 36,
+MOST = {
+    # 54, 583, 9, 985, 36, 20
+    "start to result of a two-step playbook": Most(51, 410, 7, 670, 26, 15),
+    # 55, 183, 0.1 to 0.3, 334, 13 (11.2), 6
+    "one step of a playbook, a plain function": Most(53, 116, 0.09, 165, 4.2, 1.2),
+    # 34 to 36, 92 (87), 0.1 to 0.3, 161 (155), 5 (4), 3 (2)
+    "one toy step, one run": Most(33, 60, 0.09, 90, 3.2, 1.2),
 }
 
 
-async def test_every_walk_of_a_run_enters_fewer_modules_than_it_did_at_0_1_0(
-    tmp_path: Path, monkeypatch: Any
-) -> None:
+async def test_every_walk_of_a_run_is_shorter_than_it_was_at_0_1_0(tmp_path: Path, monkeypatch: Any) -> None:
     monkeypatch.setattr(sys, "path", [str(BENCHMARKS), *sys.path])
     walks = loaded("walks")
-    journeys = {name: journey for name, journey, _ in walks.journeys(tmp_path)}
-    for name, most in ENTERED_AT_0_1_0.items():
+    journeys = {name: (journey, per) for name, journey, per in walks.journeys(tmp_path)}
+    for name, most in MOST.items():
+        journey, per = journeys[name]
         walk = walks.Walk()
         walk.begin()
         try:
             async with asyncio.timeout(PATIENCE_S):
-                await journeys[name](walk)
+                await journey(walk)
         finally:
             sys.setprofile(None)
             threading.setprofile(None)
-        assert walk.counts()["modules"] < most, (name, sorted(walk.modules()))
+        least = walk.least()
+        assert least["modules"] <= most.modules, (name, sorted(walk.modules()))
+        seen = {key: count / per for key, count in least.items() if key != "modules"}
+        too_far = {key: count for key, count in seen.items() if count > getattr(most, key)}
+        assert not too_far, (name, too_far)
 
 
 async def walked(name: str, tmp_path: Path, monkeypatch: Any) -> Any:
@@ -144,8 +169,10 @@ async def test_a_task_completed_by_a_guest_is_written_once_and_enters_few_files(
     assert seen["encodes"] <= 4, seen
     # The message, the task's row, the answer.
     assert seen["decodes"] <= 3, seen
-    # 30; where the machine is busy it is looked besides whether the owner is still there.
-    assert seen["modules"] <= 32, sorted(walk.modules())
+    # Where the machine is busy, it is looked besides whether the owner is still there. At 0.1.0: 31 (a review counted 33), 9 (7).
+    least = walk.least()
+    assert least["modules"] <= 30, sorted(walk.modules())
+    assert least["threads"] <= 6, least
 
 
 async def test_an_event_to_a_cell_walks_less_far_than_it_did_at_0_1_0(
@@ -155,8 +182,11 @@ async def test_an_event_to_a_cell_walks_less_far_than_it_did_at_0_1_0(
     seen = walk.counts()
     assert seen["encodes"] <= 3, seen
     assert seen["decodes"] == 0, seen
-    assert seen["transitions"] < 115, seen
-    assert seen["modules"] <= 29, sorted(walk.modules())
+    # At 0.1.0: 134, 32.
+    assert seen["transitions"] < 100, seen
+    assert seen["modules"] <= 28, sorted(walk.modules())
+    # To the core and back.
+    assert walk.least()["threads"] <= 2, seen
 
 
 async def test_an_example_of_an_agent_enters_fewer_files_than_it_did_at_0_1_0(
@@ -165,9 +195,11 @@ async def test_an_example_of_an_agent_enters_fewer_files_than_it_did_at_0_1_0(
     """From start to result, with a skill, judges, retries and routes."""
     walk = await walked("triage", tmp_path, monkeypatch)
     seen = walk.counts()
-    assert seen["modules"] <= 60, sorted(walk.modules())
-    assert seen["transitions"] < 2300, seen
-    assert seen["calls"] < 3800, seen
+    # At 0.1.0: 63, 3,032, 5,195, 41, 179, 101.
+    assert seen["modules"] <= 58, sorted(walk.modules())
+    assert seen["transitions"] < 2100, seen
+    assert seen["calls"] < 3500, seen
+    assert walk.least()["threads"] <= 30, seen
     assert seen["encodes"] <= 130, seen
     assert seen["decodes"] <= 54, seen
     # Rooms that have nothing to say here: of patterns, of traces, of secrets, of what is too long for one record.
