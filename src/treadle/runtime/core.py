@@ -125,7 +125,7 @@ class Core:
         blobs = BlobCache(store, limits.blob_cache_bytes)
         self.hot = hot = HotRuns(store, registry, blobs, held, limit=limits.hot_runs)
         self.staging = staging = Staging(blobs, held, port, clock=clock, limits=limits)
-        self._mail = mail = Mail(held)
+        self._mail = mail = Mail(held, lambda: self._progress.let_in())
         self._fetching = fetching = Fetching(mail, beside, self.wake)
         numbers, answers = Numbers(store), Answers(staging, mail, store, clock=clock)
         self._timers = timers = Timers(store, mail, held, limits, self._is_late)

@@ -127,7 +127,6 @@ class ProgressQueue:
         self.waiting: deque[Progress] = deque()
         # Of runs that take nothing until their code is there.
         self._aside: list[Progress] = []
-        mail.on_unbar = self._try_again
 
     def add(self, progress: Progress) -> None:
         hot = self._hot.peek(progress.run)
@@ -139,13 +138,13 @@ class ProgressQueue:
 
     def drop_foreign(self, held: Held) -> list[Answer]:
         """Shards were lost: what those are told who wait for a checkpoint there."""
-        self._try_again()
+        self.let_in()
         foreign = [progress for progress in self.waiting if not held.holds(progress.run)]
         self.waiting = deque(progress for progress in self.waiting if held.holds(progress.run))
         return stale(foreign)
 
-    def _try_again(self) -> None:
-        """They came before all that waits."""
+    def let_in(self) -> None:
+        """What was put aside came before all that waits."""
         self.put_back(self._aside)
         self._aside.clear()
 

@@ -43,8 +43,10 @@ def _settles(event: Event | None, intent: str) -> bool:
 
 
 class Mail:
-    def __init__(self, held: Held) -> None:
+    def __init__(self, held: Held, on_unbar: Callable[[], None]) -> None:
         self._held = held
+        # Whoever keeps something aside for runs that are barred is told that they are let in.
+        self._on_unbar = on_unbar
         self._boxes: dict[str, deque[Deliver]] = {}
         # The runs that have something to do, in the order of their turns.
         self.ready: deque[str] = deque()
@@ -56,8 +58,6 @@ class Mail:
         # Runs that take no events for now, and when it is time to try again.
         self._barred: set[str] = set()
         self.look_again_ns: int | None = None
-        # Whoever keeps something aside for such runs, and is told that they are let in.
-        self.on_unbar: Callable[[], None] = lambda: None
 
     def __iter__(self) -> Iterator[Deliver]:
         for box in self._boxes.values():
@@ -155,7 +155,7 @@ class Mail:
         """Time to try again."""
         self.ready.extend(self._barred_in_order())
         self._barred, self.look_again_ns = set(), None
-        self.on_unbar()
+        self._on_unbar()
 
     def _barred_in_order(self) -> list[str]:
         return [run for run in self._boxes if run in self._barred]
