@@ -8,11 +8,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, ExitStack, contextmanager
+from typing import Any
 from unittest.mock import patch
 
 from treadle.host import news
 from treadle.host.thread import Turning
-from treadle.store import sql
+from treadle.store.sql import SqlStore
 from treadle.store.sqlite import SqliteDialect
 from treadle.testing.sim import SimWorld
 from treadle.testing.sim.disk import SimDialect
@@ -41,12 +42,22 @@ def no_single_statement() -> AbstractContextManager[object]:
 
 
 def plain_records() -> AbstractContextManager[object]:
-    return patch.object(sql, "PLAIN_RECORDS", 1 << 60)
+    return _stores(plain_records=1 << 60)
 
 
 def packed_records() -> AbstractContextManager[object]:
     """From the first one on."""
-    return patch.object(sql, "PLAIN_RECORDS", 0)
+    return _stores(plain_records=0)
+
+
+def _stores(**limits: int) -> AbstractContextManager[object]:
+    """Every store that is opened meanwhile is handed these limits."""
+    init = SqlStore.__init__
+
+    def handed(store: SqlStore, *arguments: Any) -> None:
+        init(store, *arguments, **limits)
+
+    return patch.object(SqlStore, "__init__", handed)
 
 
 def no_turns_by_workers() -> AbstractContextManager[object]:

@@ -59,8 +59,10 @@ class Run:
         *,
         existing: bool = False,
         typed: Callable[[Value], Any] | None = None,
+        poll_s: float = END_POLL_S,
     ) -> None:
         self._engine = engine
+        self._poll_s = poll_s
         self.id = id
         # Whether `start` found this run instead of making it.
         self.existing = existing
@@ -167,13 +169,13 @@ class Run:
             with self._engine.watch(self.id, end=True) as watch:
                 while True:
                     while watch.is_going_on:  # then there is nothing to look up yet
-                        await watch.changed(None if watch.is_told else END_POLL_S)
+                        await watch.changed(None if watch.is_told else self._poll_s)
                     if watch.is_ending:  # the store does not tell of it yet
-                        await watch.changed(END_POLL_S)
+                        await watch.changed(self._poll_s)
                     shown = watch.outcome() or await self._outcome()
                     if shown is not None:
                         return shown
-                    await watch.changed(None if watch.is_told else END_POLL_S)
+                    await watch.changed(None if watch.is_told else self._poll_s)
 
     async def settled(self, *, until_wait: bool = False, timeout: float | None = None) -> dict[str, Any]:
         """Waits until the run (with its parents and children) has ended or only people and outside
@@ -189,7 +191,7 @@ class Run:
             with self._engine.watch("") as watch, self._engine.watch(self.id) as own:
                 while True:
                     while (work := own.work) and self._engine.unavailable().keys().isdisjoint(work):
-                        await own.changed(poll_s=END_POLL_S)  # it moves, whatever else does
+                        await own.changed(poll_s=self._poll_s)  # it moves, whatever else does
                     begin = time.monotonic()
                     row = await self._engine.read(lambda reads: self._unmoved(reads, timers=not until_wait))
                     if row is not None:
@@ -197,7 +199,7 @@ class Run:
                     # Looking may take a fifth of the time, not more, however large the run is.
                     took = time.monotonic() - begin
                     await watch.changed(poll_s=0.05)
-                    await asyncio.sleep(min(max(GATHER_S, 4 * took), END_POLL_S))
+                    await asyncio.sleep(min(max(GATHER_S, 4 * took), self._poll_s))
 
     def _unmoved(self, reads: Reads, *, timers: bool) -> RunRow | None:
         """The run, unless something moves it."""

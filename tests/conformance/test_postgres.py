@@ -27,7 +27,7 @@ from treadle.store.open import has_store, migrate_store, open_store, shown
 from treadle.store.pipelines import Pipelined
 from treadle.store.postgres import PostgresDialect, PostgresStore
 from treadle.store.postgres_columns import Column
-from treadle.store.postgres_link import Bounded, PostgresConnection
+from treadle.store.postgres_link import PostgresConnection
 from treadle.store.rows import Batch
 from treadle.testing.rows import record, run_row
 
@@ -186,13 +186,12 @@ def test_whoever_begins_anew_under_a_name_does_not_take_an_earlier_commit_for_it
             first.commit(Batch(records=[record(1, 2)]))
 
 
-def test_an_answer_that_does_not_come_is_not_waited_for(pg_uri: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_answer_that_does_not_come_is_not_waited_for(pg_uri: str) -> None:
     folder = parse_qs(urlsplit(pg_uri).query)["host"][0]
     with contextlib.closing(Cable(f"{folder}/.s.PGSQL.5432")) as cable:
-        way = PostgresDialect(f"postgresql://postgres@127.0.0.1:{cable.port}/postgres")
+        way = PostgresDialect(f"postgresql://postgres@127.0.0.1:{cable.port}/postgres", answer_s=1.0)
         with contextlib.closing(way.connect()) as connection:
             assert connection.execute("SELECT 1").fetchone() == (1,)
-            monkeypatch.setattr(Bounded, "answer_s", 0.3)
             cable.mute()
             with pytest.raises(psycopg.OperationalError, match="no answer"):
                 connection.execute("SELECT 1")

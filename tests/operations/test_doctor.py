@@ -17,9 +17,10 @@ from tests.cli.conftest import Cli, cli, folder
 from treadle import Engine
 from treadle.host.checkup import examine
 from treadle.server.app import create_app
+from treadle.server.carrying import examine_bus
 from treadle.server.workers import Workers
 from treadle.store.open import open_store
-from treadle.store.sqlite import SqliteDialect
+from treadle.store.reads import SqlReads
 from treadle.testing import assert_replays
 
 __all__ = ["cli", "folder"]
@@ -121,13 +122,13 @@ async def test_clocks_that_differ_are_told_and_far_ones_make_a_server_unready(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     url = await made(tmp_path)
-    right = SqliteDialect.now_ns
+    right = SqlReads.now_ns
     async with Engine(url) as engine:
         transport = httpx.ASGITransport(app=create_app(engine), raise_app_exceptions=False)
         async with httpx.AsyncClient(transport=transport, base_url="http://localhost") as http:
             assert "clock" not in (await http.get("/readyz")).json()
             for seconds, status in ((5, 200), (60, 503)):
-                monkeypatch.setattr(SqliteDialect, "now_ns", f"({right}) - {seconds} * 1000000000")
+                monkeypatch.setattr(SqlReads, "now_ns", lambda reads, s=seconds: right(reads) - s * 10**9)
                 ready = await http.get("/readyz")
                 assert (ready.status_code, ready.json()["clock"][0]) == (status, "+")
                 found = (await http.get("/api/v1/doctor")).json()
@@ -164,9 +165,9 @@ def test_the_doctor_of_a_store_looks_at_the_bus_too(
         return found
 
     assert doctor("--store", url, "--bus", nats_bus)["bus"] == nats_bus
-    with monkeypatch.context() as patch:
-        patch.setattr("treadle.server.carrying.ANSWER_S", 0.1)  # nobody is there to answer
-        assert f"bus {away}" in findings(doctor("--store", url, "--bus", away, code=1))
+    alone = asyncio.run(examine_bus(url, away, examine(url), answer_s=0.1))  # nobody is there to answer
+    assert f"bus {away}" in findings(alone)
+    assert not alone["ok"]
     assert "smoke-signals" in doctor("--store", url, "--bus", "smoke-signals", code=2)["error"]["message"]
     assert "bus" not in doctor("--store", url), "a file has none unless somebody says so"
     monkeypatch.setenv("TREADLE_BUS", nats_bus)

@@ -14,6 +14,7 @@ from treadle import Engine
 from treadle.host.news import Watching, outcome
 from treadle.host.readers import Readers
 from treadle.kernel.errors import RunFailed
+from treadle.runs import Run
 from treadle.runtime.ports import News
 from treadle.store.rows import Batch
 from treadle.store.sql import SqlStore
@@ -151,7 +152,6 @@ async def test_an_observer_may_raise_anything() -> None:
 async def test_thousands_who_wait_for_runs_that_are_not_in_memory_do_not_ask_again_and_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("treadle.runs.END_POLL_S", 0.001)
     (tmp_path / "waits.yaml").write_text("dialect: process\nname: waits\nsteps: [{await: {signal: go}}]\n")
     asked = 0
     answer = Readers._answer
@@ -163,7 +163,8 @@ async def test_thousands_who_wait_for_runs_that_are_not_in_memory_do_not_ask_aga
 
     async with Engine(f"sqlite:///{tmp_path / 't.db'}", hot_runs=1) as engine:
         engine.deploy(tmp_path / "waits.yaml")
-        runs = [await engine.start("waits", None, id=f"r{number}") for number in range(20)]
+        started = [await engine.start("waits", None, id=f"r{number}") for number in range(20)]
+        runs = [Run(engine, run.id, poll_s=0.001) for run in started]
         monkeypatch.setattr(Readers, "_answer", counted)
         waiting = [asyncio.ensure_future(run.result(60)) for run in runs]
         await asyncio.sleep(0.2)

@@ -9,6 +9,7 @@ import random
 import re
 import time
 from importlib.metadata import version
+from pathlib import Path
 from typing import Any, Final
 from urllib.parse import urlsplit
 
@@ -98,6 +99,7 @@ def create_app(
     access: AccessOptions | None = None,
     patience: ClientPatience | None = None,
     archive: str | None = None,
+    console_files: Path = console.FOLDER,
 ) -> FastAPI:
     """The HTTP API over an engine that is open."""
     app = FastAPI(
@@ -129,7 +131,7 @@ def create_app(
         app.include_router(routes, prefix=prefix)
     app.openapi = lambda: _described(app)  # type: ignore[method-assign]  # how FastAPI wants it
     problems.install(app, _methods_at)
-    console.install(app, _methods_at)
+    console.install(app, _methods_at, console_files)
     app.add_middleware(Straight, addresses=Addresses(PARTS))
     app.add_middleware(SafeHeaders, meter=app.state.metrics.http, policy=_policy(app.state.access.login))
     if access is not None and access.origins:

@@ -68,7 +68,9 @@ async def _answers(carrier: Carrier, limit_s: float) -> bool:
     return True
 
 
-async def examine_bus(store: str, bus: str, found: dict[str, Any]) -> dict[str, Any]:
+async def examine_bus(
+    store: str, bus: str, found: dict[str, Any], *, answer_s: float = ANSWER_S
+) -> dict[str, Any]:
     """What the doctor says of a store (`found`), and of the bus that its servers and workers share."""
     if bus == MEMORY or not found["exists"]:
         return found
@@ -80,7 +82,7 @@ async def examine_bus(store: str, bus: str, found: dict[str, Any]) -> dict[str, 
     carrier = carrier_for(store, bus, await asyncio.to_thread(key_of))
     assert carrier is not None, "only memory has none"
     try:
-        well = await _answers(carrier, ANSWER_S)
+        well = await _answers(carrier, answer_s)
     finally:
         with contextlib.suppress(Away):
             await carrier.close()

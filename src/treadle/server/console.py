@@ -22,7 +22,7 @@ _MISSING: Final = """<!doctype html><html lang="en"><title>Treadle</title><body>
 The API is at <a href="/api/v1/openapi.json">/api/v1</a>.</p></body></html>"""
 
 
-def install(app: FastAPI, methods_at: Callable[[str], Sequence[str]]) -> None:
+def install(app: FastAPI, methods_at: Callable[[str], Sequence[str]], folder: Path) -> None:
     """Everything that is no route of the API: a file of the console, or its page, which then shows the address."""
 
     async def shown(request: Request) -> Response:
@@ -34,13 +34,13 @@ def install(app: FastAPI, methods_at: Callable[[str], Sequence[str]]) -> None:
             raise RequestRefused(
                 "ROUTE_NOT_FOUND", "there is nothing at this address; see /api/v1/openapi.json"
             )
-        file = FOLDER / name
-        if name and FOLDER in file.resolve().parents and file.is_file():
+        file = folder / name
+        if name and folder in file.resolve().parents and file.is_file():
             kept = "public, max-age=31536000, immutable" if name.startswith("assets/") else "no-cache"
             return FileResponse(file, headers={"Cache-Control": kept})
         if "." in name.rpartition("/")[2] and not request.headers.get("accept", "").startswith("text/html"):
             raise RequestRefused("ROUTE_NOT_FOUND", "there is no such file")
-        page = FOLDER / "index.html"
+        page = folder / "index.html"
         if not page.is_file():
             return HTMLResponse(_MISSING)
         return FileResponse(page, headers={"Cache-Control": "no-cache"})

@@ -50,7 +50,7 @@ from .dialect import UNFIT, Position, Tended, unfit
 from .figures import POSTGRES_BYTES
 from .pipelines import Pipelined
 from .postgres_columns import Column
-from .postgres_link import KEPT_ALIVE, Bounded, PostgresConnection
+from .postgres_link import ANSWER_S, Bounded, PostgresConnection
 from .reads import SqlReads
 from .rows import Batch, Numbered, asker_of
 from .sql import SqlStore
@@ -107,9 +107,9 @@ class PostgresDialect(Tended):
         mark="SELECT pg_snapshot_xmin(pg_current_snapshot())::text::bigint", column="tx", found=">="
     )
 
-    def __init__(self, url: str, *, reconnect_s: float = RECONNECT_S) -> None:
-        # How long a server that went away is waited for.
-        self.reconnect_s = reconnect_s
+    def __init__(self, url: str, *, reconnect_s: float = RECONNECT_S, answer_s: float = ANSWER_S) -> None:
+        # How long a server that went away is waited for, and how long one that says nothing.
+        self.reconnect_s, self._answer_s = reconnect_s, answer_s
         parts = urlsplit(url)
         options = dict(parse_qsl(parts.query, keep_blank_values=True))
         self._prepare = options.pop("prepare", "no") == "yes"
@@ -136,13 +136,13 @@ class PostgresDialect(Tended):
             return PostgresConnection(self._connected(asked))
 
     def _connected(self, asked: dict[str, Any]) -> psycopg.Connection[Any]:
-        return Bounded.connect(
+        return Bounded.within(
+            self._answer_s,
             **asked,
             autocommit=True,
             connect_timeout=_CONNECT_S,
             prepare_threshold=5 if self._prepare else None,
             application_name=f"treadle {socket.gethostname()} {os.getpid()}",
-            **KEPT_ALIVE,
         )
 
     def settle(self, *, log: bool = False) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import selectors
 import time
 from collections.abc import Generator, Sequence
-from typing import Any, Final, TypeVar
+from typing import Any, Final, Self, TypeVar
 
 import psycopg
 
@@ -28,13 +28,20 @@ KEPT_ALIVE: Final[dict[str, Any]] = {
 class Bounded(psycopg.Connection[Any]):
     """A connection on which nothing is waited for without end."""
 
-    answer_s = ANSWER_S
+    _answer_s = ANSWER_S
+
+    @classmethod
+    def within(cls, answer_s: float, **options: Any) -> Self:
+        """Connected; from then on an answer is waited for so long. The driver makes the object, with arguments of its own."""
+        made = cls.connect(**KEPT_ALIVE, **options)
+        made._answer_s = answer_s
+        return made
 
     def wait(self, gen: Generator[Any, Any, T], *more: Any, **options: Any) -> T:
         return super().wait(self._in_time(gen), *more, **options)
 
     def _in_time(self, gen: Generator[Any, Any, T]) -> Generator[Any, Any, T]:
-        until = time.monotonic() + self.answer_s
+        until = time.monotonic() + self._answer_s
         try:
             wanted = next(gen)
             while True:
@@ -43,7 +50,7 @@ class Bounded(psycopg.Connection[Any]):
                 if time.monotonic() > until:
                     gen.close()
                     self.pgconn.finish()
-                    raise psycopg.OperationalError(f"no answer within {self.answer_s:g} s")
+                    raise psycopg.OperationalError(f"no answer within {self._answer_s:g} s")
         except StopIteration as done:
             found: T = done.value
             return found

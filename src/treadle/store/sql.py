@@ -148,7 +148,9 @@ def task_values(task: TaskRow) -> tuple[Any, ...]:
 class SqlStore(SqlUpkeep):
     """The store on the thread that owns its connection."""
 
-    def __init__(self, dialect: SqlDialect, files: BlobPlace | None) -> None:
+    def __init__(
+        self, dialect: SqlDialect, files: BlobPlace | None, *, plain_records: int = PLAIN_RECORDS
+    ) -> None:
         connection = dialect.connect()
         super().__init__(dialect, connection, files)
         try:
@@ -160,7 +162,7 @@ class SqlStore(SqlUpkeep):
         self._held = {}
         # The tables whose newest rows may have been removed, since anybody last put some behind them.
         self._behind = set(PLACED if self._has_places else ())
-        self._plain_left = PLAIN_RECORDS
+        self._plain_left = plain_records
         self._shards = int(self._one("SELECT count(*) FROM shards")[0])
         self._reserved: dict[Numbered, int] = {}
         self._data_version = dialect.data_version(connection)

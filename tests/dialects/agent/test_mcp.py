@@ -21,6 +21,7 @@ from treadle.agent import ProviderError, Skill, TurnReply, TurnRequest
 from treadle.kernel.errors import ToolError
 from treadle.performers.agent.api import McpServer
 from treadle.performers.agent.mcp import Sessions, _tail
+from treadle.performers.agent.visits import VisitSessions
 from treadle.testing.scripted import ScriptedModel
 
 SERVER = str(Path(__file__).with_name("mcp_server.py"))
@@ -333,18 +334,18 @@ async def test_a_rate_limit_does_not_stop_the_servers(play):
 
 
 @pytest.mark.at_home("looks into the sessions of the engine's own worker")
-async def test_a_long_turn_does_not_stop_the_servers(play, monkeypatch):
-    monkeypatch.setitem(Sessions.__init__.__kwdefaults__, "idle_s", 1.0)
-
+async def test_a_long_turn_does_not_stop_the_servers(play):
     async def long() -> None:
-        """As long as it takes until the session would have ended by itself, twice."""
-        (session,) = engine.agents._mcp._sessions._sessions._live.values()
-        began = asyncio.get_running_loop().time()
-        session._used = began
+        """As long as it takes until a session would have ended by itself, twice."""
+        (visit,) = engine.agents._mcp._sessions._visits[run.id]
+        sessions = VisitSessions(engine, Sessions(idle_s=1.0))
+        session = await sessions.open(visit, {"calc": server()}, [])
+        began = session._used = asyncio.get_running_loop().time()
         async with asyncio.timeout(30):
             while session._used < began + 2:
                 assert not session.ended
                 await asyncio.sleep(0.05)
+        await sessions.close()
 
     run, engine = await play(["whoami"], long, {"done": True})
     await run.result(timeout=60)

@@ -6,11 +6,10 @@ import asyncio
 from pathlib import Path
 from typing import Any
 
-import pytest
+from tests.fast_paths import always_overlap
 
 from treadle import Engine
 from treadle.process import process, result, start, state
-from treadle.store import sqlite
 from treadle.testing import assert_replays
 
 DEADLINE_S = 60
@@ -26,11 +25,8 @@ def chain(p: Any) -> None:
     p.complete(state.n)
 
 
-async def test_all_work_is_taken_up_where_each_commit_is_built_upon(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_all_work_is_taken_up_where_each_commit_is_built_upon(tmp_path: Path) -> None:
     """As on a slow disk: one turn has several commits, and each of them brings work."""
-    monkeypatch.setattr(sqlite, "_SLOW_S", -1.0)
     engine = Engine(f"sqlite:///{tmp_path}/t.db")
     engine.transport("count")(lambda payload: payload["n"] + 1)
     engine.deploy(chain)
@@ -40,6 +36,7 @@ async def test_all_work_is_taken_up_where_each_commit_is_built_upon(
             run = await engine.start("chain", {"steps": STEPS})
             assert await run.result(DEADLINE_S) == STEPS
 
-    async with engine:
-        await asyncio.gather(*(client() for _ in range(RUNS // 3)))
-        await assert_replays(engine)
+    with always_overlap():
+        async with engine:
+            await asyncio.gather(*(client() for _ in range(RUNS // 3)))
+            await assert_replays(engine)
