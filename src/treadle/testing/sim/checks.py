@@ -234,12 +234,14 @@ class Journals:
 
     # --- at each dispatch ---
 
-    def assert_durable(self, work: Work) -> None:
+    def assert_durable(self, work: Work, is_ours: bool) -> None:
         live, intent = self._disk.live, work.intent
         assert not live.in_transaction, f"{work.run}: {intent.id} is dispatched inside a transaction"
         assert intent.id in self.opened, f"{work.run}: {intent.id} is dispatched and not durable"
-        # Two workers may hold one intent, and the last to save wins; but saved is saved.
-        assert intent.id not in self.saves or work.checkpoint is not None, f"{work.run}: a checkpoint is lost"
+        # Two workers may hold one intent, and the last to save wins; but saved is saved, where whoever hands work out
+        # still has a say in it.
+        known = work.checkpoint is not None or intent.id not in self.saves
+        assert known or not is_ours, f"{work.run}: a checkpoint is lost"
 
     def assert_opened(self, work: Work) -> None:
         """Of work that is begun and may touch the outside."""

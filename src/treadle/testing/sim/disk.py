@@ -94,6 +94,10 @@ class Disk:
             self.image = self.live.serialize()
         self.on_commit(claims)
 
+    def epochs(self) -> dict[int, int]:
+        """At which epoch each shard is held, whoever believes what."""
+        return dict(self.live.execute("SELECT shard, epoch FROM shards").fetchall())
+
     def slowness(self) -> int:
         """For how many events of the next commit a commit may take."""
         return self._rng.choice((0, 1, 2, 1_000))

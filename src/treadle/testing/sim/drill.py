@@ -58,6 +58,8 @@ class Drill:
         self._cancelled: set[str] = set()
         self._retried: set[str] = set()
         self._forks: list[ForkWanted] = []
+        # Gifts that are equal are one payload, which is somebody's for longer.
+        self._gifts = 0
         self._signals = 0
 
     def endless(self, workflow: str) -> bool:
@@ -185,12 +187,13 @@ class Drill:
     def _handed(self) -> list[Op]:
         """A payload that one run makes and another one goes on with, when the first may be gone."""
         rng = self._rng
+        self._gifts += 1
         nap: Op = {"do": "timer", "ms": rng.randrange(1, 8_000)}
         if rng.random() < 0.5:
             made: Op = {
                 "do": "child",
                 "workflow": "brief",
-                "program": {"lanes": [[{"do": "gift", "value": 1}]]},
+                "program": {"lanes": [[{"do": "gift", "value": self._gifts}]]},
             }
             return [made, nap, {"do": "reread", "of": 0}]
         heirs = {"lanes": [[nap, {"do": "reread", "of": None}]]}

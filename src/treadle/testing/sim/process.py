@@ -273,9 +273,14 @@ class SimProcess:
     def dispatch(self, works: list[Work]) -> None:
         self.point()
         for work in works:
-            self.world.journals.assert_durable(work)
+            self.world.journals.assert_durable(work, self._still_holds(work.run))
         self.bus.offer(works if self.sharing is None else self.sharing.withhold(works))
         self.world.after(self.world.rng.randrange(5 * MS), self.workers.pump)
+
+    def _still_holds(self, run: str) -> bool:
+        """Whether what this process believes of its shards is so: it may have stood still since its commit."""
+        held, shard = self.core.held, self.core.held.shard_of(run)
+        return not held.several or self.core.store.held.get(shard) == self.world.disk.epochs()[shard]
 
     def is_pure(self, work: Work, definition: Any) -> bool:
         """A part of all work touches nothing outside; which, its id says."""

@@ -343,7 +343,7 @@ class SimWorld:
     def _check_commit(self, claims: Mapping[int, int]) -> None:
         self.now_ns()
         if claims:
-            epochs = dict(self.disk.live.execute("SELECT shard, epoch FROM shards").fetchall())
+            epochs = self.disk.epochs()
             lost = [shard for shard, epoch in claims.items() if epochs[shard] != epoch]
             assert not lost, f"a commit was made for shards {lost} by who had lost them"
         decided = self.journals.advance()
