@@ -148,7 +148,10 @@ class Mail:
     def bar_run(self, run: str) -> None:
         """A run takes no events until all that are barred are let in again."""
         if run in self._boxes and run not in self._barred:
-            self.ready.remove(run)
+            if self.ready[-1] == run:
+                self.ready.pop()  # it had its turn just now: thousands may be barred one after the other
+            else:
+                self.ready.remove(run)
         self._barred.add(run)
 
     def unbar_all(self) -> None:
