@@ -266,4 +266,8 @@ class Changes:
         now.batch.diagnostics = before.batch.diagnostics
         now.handed, now.writes = before.handed, [*before.writes, change]
         now.answers, now.dispatched, now.revoked = before.answers, before.dispatched, before.revoked
+        if not before.untouched:
+            self._desk.hot.drop_batch(before.number)
+        if self._desk.mail.made or self._desk.mail.away:
+            self._desk.mail.discard(lambda item: item.derived)
         self._desk.answers.settle(change, None, error)

@@ -389,6 +389,21 @@ def test_a_refused_change_does_not_lose_recovered_work_or_other_answers() -> Non
     assert len(again.works) == 1
 
 
+def test_a_change_that_refuses_itself_halfway_starts_nothing() -> None:
+    bench = Bench()
+
+    def halfway(desk: Desk) -> None:
+        event = Started(definition=DRILL.digest, input={"lanes": []}, seed=b"s")
+        create = NewRun("drill", "drill", "1.0.0", DRILL.digest)
+        desk.post(Deliver("half", event, create=create, derived=True, message="start:half"))
+        raise TreadleError("no", code="NO")
+
+    bench.core.change(OwnChange(halfway, bench.ack("change")))
+    bench.settle()
+    assert bench.answers["change"].code == "NO"
+    assert bench.real.run("half") is None
+
+
 def test_an_owed_continuation_survives_a_later_failed_commit() -> None:
     bench = Bench(limits=Limits(batch_records=1))
     bench.start("run", [{"do": "many", "count": 5}])
