@@ -135,7 +135,7 @@ class Core:
         effects = Effects(staging, mail, timers, board, children, ahead)
         lines = Lines(store, registry, staging, mail, blobs, held, clock=clock)
         bell = AlertBell(registry, staging, mail, timers, entropy)
-        undecided = Undecided(store, registry, staging, answers, mail, board, timers, lines, clock=clock)
+        undecided = Undecided(store, registry, staging, answers, mail, board, lines, clock=clock)
         records = Records(staging, answers, mail, effects, registry, bell, lines)
         moves = Moves(registry, hot, blobs, staging, mail, records, undecided, clock, entropy, limits)
         gate = Gate(staging, answers, store, verify, lambda asked: self._changes.recheck(asked))
@@ -155,9 +155,7 @@ class Core:
         self._intake = self._intake_of(recovery, answers, lines)
         self._isolation = Isolation(staging, answers, undecided)
         self._publication = self._ends_of_commits(port, registry)
-        handover = Handover(
-            store, self.desk, self._elsewhere, self._changes, self._progress, self._intake, timers
-        )
+        handover = Handover(store, self.desk, self._elsewhere, self._changes, self._progress, self._intake)
         self.gain, self.lose = handover.gain, handover.lose
         entrance = Entrance(port, held, self._elsewhere, self._changes, self._progress, mail)
         self.accept, self.is_here = entrance.accept, entrance.is_here

@@ -28,8 +28,7 @@ from .opened import join_ids, split_ids
 from .ports import Clock, News
 from .registry import Registry
 from .shards import Held
-from .staging import Answers, Staging
-from .timers import Timers
+from .staging import Answers, Staged, Staging
 
 if TYPE_CHECKING:
     from treadle.store.protocol import Reads
@@ -57,7 +56,6 @@ class Undecided:
         answers: Answers,
         mail: Mail,
         board: Board,
-        timers: Timers,
         lines: Lines,
         *,
         clock: Clock,
@@ -68,7 +66,6 @@ class Undecided:
         self._answers = answers
         self._mail = mail
         self._board = board
-        self._timers = timers
         self._lines = lines
         self._clock = clock
         # Why they cannot be decided, by run. Nearly always there is none, and nobody asks further.
@@ -206,7 +203,6 @@ class Undecided:
         """Everything that stands in the store for what was open."""
         batch = self._staging.batch
         for timer in self._reads.timers_of(row.no):
-            self._timers.closed(timer.intent)
             batch.timers_done[timer.intent] = row.no
         for task in self._reads.tasks(run=row.id, status=("open", "claimed"), limit=100_000):
             self._board.close(task.id, "cancelled", None)

@@ -825,6 +825,23 @@ def test_a_name_that_no_store_can_hold_is_refused_and_the_engine_goes_on(run: st
 # --- time --------------------------------------------------------------------------------------------------------------
 
 
+def test_a_timer_whose_commit_failed_is_told_once() -> None:
+    """Another one that is due by then has all that is due looked for again."""
+    bench = Bench()
+    began_ns = bench.time_ns
+    for run, ms in (("one", 1_000), ("other", 1_100)):
+        bench.start(run, [{"do": "timer", "ms": ms}], [awaits()])
+    bench.settle()
+    bench.store.failing = [StoreFull()]
+    bench.time_ns = began_ns + SECOND
+    bench.core.turn()
+    bench.time_ns += RETRY_AFTER_NS
+    bench.settle()
+    for run in ("one", "other"):
+        assert bench.kinds(run) == ["started", "receipt"]
+        assert list(bench.real.diagnostics(run)) == [], "nothing came too late"
+
+
 def test_timers_fire_when_due_and_not_before() -> None:
     bench = Bench()
     bench.start("run", [{"do": "timer", "ms": 1_000}])
