@@ -180,6 +180,7 @@ class Core:
             self._intake,
             self._ahead,
         )
+            self.desk.undecided,
 
     def wake(self) -> None:
         self._incoming.put(None)

@@ -50,8 +50,8 @@ class Handover:
         waiting = [_whole(item) for item in items if not self._is_found_again(item)]
         asked = self._changes.drop_foreign(held)
         waiting += [operate for operate in asked if operate.inbox is None]
-        self._intake.drop_foreign(shards, [*items, *asked])
-        desk.undecided.drop_foreign(held)
+        kept = desk.undecided.drop_foreign(held)
+        self._intake.drop_foreign(shards, [*items, *asked, *kept])
         desk.hot.drop_foreign()
         desk.port.answer(self._progress.drop_foreign(held))
         if waiting:

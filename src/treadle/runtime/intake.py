@@ -276,7 +276,7 @@ class Inbox:
         self._reading.difference_update(key for key in keys if key is not None)
 
     def committed(self, posted: Iterable[str], done: Iterable[str]) -> None:
-        """`posted` are ours, in mailboxes as well; `done` are gone."""
+        """`posted` are ours, in mailboxes or kept for later as well; `done` are gone."""
         self._reading.update(posted)
         self._reading.difference_update(done)
 
@@ -363,8 +363,8 @@ class Intake:
 
     def committed(self, staged: Staged, posted: Collection[str]) -> None:
         batch = staged.batch
-        if posted or batch.inbox_done:
-            self._inbox.committed(posted, batch.inbox_done)
+        if posted or batch.inbox_done or staged.kept:
+            self._inbox.committed((*posted, *staged.kept), batch.inbox_done)
         if batch.timers_done:
             self._timers.committed(batch.timers_done)
         if batch.documents or (batch.runs_changed and self._schedules.awaited):
