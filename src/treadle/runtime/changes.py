@@ -151,6 +151,11 @@ class Changes:
     def _only_hands_on(self, change: Change | Inspect) -> bool:
         return isinstance(change, Operate) and only_hands_on(change)
 
+    def put_aside(self, lacking: NotAtHand, change: Change) -> None:
+        """It waits for code, which is loaded meanwhile."""
+        self._aside.append((lacking.what, change))
+        self._desk.fetching.fetch(lacking)
+
     def put_back(self, changes: Sequence[Change]) -> None:
         self.waiting.extendleft(reversed(changes))
 
@@ -191,11 +196,10 @@ class Changes:
                 missing = f"{lacking.what} cannot be loaded here; the log says why"
                 self._refuse(change, Unsupported(missing, code="CODE_MISSING"))
                 return
-            self._aside.append((lacking.what, change))
+            self.put_aside(lacking, change)
             if not self._only_hands_on(change):
                 # What it did until then is undone, with all that was taken in before it.
                 raise
-            desk.fetching.fetch(lacking)
             return
         except PASSING:
             self.waiting.appendleft(change)
@@ -262,12 +266,12 @@ class Changes:
             self._desk.answers.settle(change, None, error)
             return
         before = staging.begin()
-        now = staging.staged
-        now.batch.diagnostics = before.batch.diagnostics
-        now.handed, now.writes = before.handed, [*before.writes, change]
-        now.answers, now.dispatched, now.revoked = before.answers, before.dispatched, before.revoked
         if not before.untouched:
             self._desk.hot.drop_batch(before.number)
         if self._desk.mail.made or self._desk.mail.away:
             self._desk.mail.discard(lambda item: item.derived)
+        now = staging.staged
+        now.batch.diagnostics = before.batch.diagnostics
+        now.handed, now.writes = before.handed, [*before.writes, change]
+        now.answers, now.dispatched, now.revoked = before.answers, before.dispatched, before.revoked
         self._desk.answers.settle(change, None, error)

@@ -142,14 +142,15 @@ class Core:
         deciding = (hot, blobs, staging, answers, mail, gate, records, lines, moves, undecided, numbers)
         more = (fetching, clock, entropy, limits)
         self._admission = Admission(store, registry, *deciding, *more)
-        recovery = Recovery(store, hot, staging, mail, undecided, held, limits, self.change)
+        found = (store, hot, staging, mail, undecided, held, limits)
+        recovery = Recovery(*found, lambda lacking, own: self._changes.put_aside(lacking, own))
         self.desk = CoreDesk(
             *(store, registry, clock, entropy, hot, blobs, operations, port, staging, answers, mail, board),
             *(numbers, self._admission, undecided, recovery, lines, held),
             fetching,
             Gatherings(port, answers, mail, self.change),
         )
-        view = View(store, lambda: self.wait_ns() == 0, lambda: self._intake.wakes_ns(time_alone=True))
+        view = View(store, self._is_busy, lambda: self._intake.wakes_ns(time_alone=True))
         self._changes = Changes(self.desk, view)
         self._progress = ProgressQueue(hot, staging, answers, mail, fetching)
         self._intake = self._intake_of(recovery, answers, lines)
@@ -164,7 +165,7 @@ class Core:
 
     def _intake_of(self, recovery: Recovery, answers: Answers, lines: Lines) -> Intake:
         inbox = Inbox(self.store, self.staging, answers, self.take, self.held, self.limits)
-        schedules = SchedulesDue(self.store, self.held, self._changes.add, self._meter, clock=self._clock)
+        schedules = SchedulesDue(self.store, self.held, self._changes, self._meter, clock=self._clock)
         return Intake(recovery, inbox, self._timers, schedules, lines, self._mail)
 
     def _ends_of_commits(self, port: Port, registry: Registry) -> Publication:
@@ -179,8 +180,8 @@ class Core:
             self._progress,
             self._intake,
             self._ahead,
-        )
             self.desk.undecided,
+        )
 
     def wake(self) -> None:
         self._incoming.put(None)
@@ -218,6 +219,9 @@ class Core:
             left = self._ahead.left_ns(now)
             return left if wait is None else min(left, wait)
         return wait
+
+    def _is_busy(self) -> bool:
+        return self.wait_ns() == 0 or self._fetching.busy
 
     @property
     def _has_work(self) -> bool:
