@@ -184,6 +184,8 @@ class Changes:
             self._look(change)
             return
         desk = self._desk
+        # What changes before it in this commit have sent.
+        sent = {*desk.mail.made, *map(id, desk.mail.away)}
         try:
             if isinstance(change, Operate):
                 desk.staging.belongs(change.home)
@@ -205,6 +207,7 @@ class Changes:
             self.waiting.appendleft(change)
             raise
         except Exception as error:
+            desk.mail.discard_made(but=sent)
             self._refuse(change, known(error))
             return
         staged = desk.staging.staged
@@ -268,8 +271,6 @@ class Changes:
         before = staging.begin()
         if not before.untouched:
             self._desk.hot.drop_batch(before.number)
-        if self._desk.mail.made or self._desk.mail.away:
-            self._desk.mail.discard(lambda item: item.derived)
         now = staging.staged
         now.batch.diagnostics = before.batch.diagnostics
         now.handed, now.writes = before.handed, [*before.writes, change]

@@ -182,6 +182,11 @@ class Mail:
         self.discard(lambda item: not self._held.holds(item.run))
         return foreign
 
+    def discard_made(self, *, but: Collection[int]) -> None:
+        """What the batch at hand made is not wanted after all, `but` for some of it."""
+        if len(self.made) + len(self.away) > len(but):
+            self.discard(lambda item: item.derived and id(item) not in but)
+
     def discard(self, unwanted: Callable[[Deliver], bool]) -> None:
         self.away = [item for item in self.away if not unwanted(item)]
         self.made = {key: item for key, item in self.made.items() if not unwanted(item)}

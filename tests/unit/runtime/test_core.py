@@ -46,7 +46,7 @@ from treadle.runtime.desk import Desk, NoOperations, Operations
 from treadle.runtime.fetching import Beside, at_once
 from treadle.runtime.hot import BlobCache, load_state
 from treadle.runtime.meter import CoreMeter
-from treadle.runtime.own_changes import OwnChange
+from treadle.runtime.own_changes import HANDED_ON, OwnChange
 from treadle.runtime.ports import Ack, Audience, NewRun, News, Work
 from treadle.runtime.recovery import OFFER
 from treadle.runtime.registry import Registry, machines_of
@@ -389,19 +389,25 @@ def test_a_refused_change_does_not_lose_recovered_work_or_other_answers() -> Non
     assert len(again.works) == 1
 
 
-def test_a_change_that_refuses_itself_halfway_starts_nothing() -> None:
+def test_a_change_that_refuses_itself_halfway_starts_nothing_and_takes_nothing_of_others_with_it() -> None:
     bench = Bench()
 
-    def halfway(desk: Desk) -> None:
+    def start(run: str, desk: Desk) -> object:
         event = Started(definition=DRILL.digest, input={"lanes": []}, seed=b"s")
         create = NewRun("drill", "drill", "1.0.0", DRILL.digest)
-        desk.post(Deliver("half", event, create=create, derived=True, message="start:half"))
+        desk.post(Deliver(run, event, create=create, derived=True, message=f"start:{run}"))
+        return HANDED_ON
+
+    def halfway(desk: Desk) -> None:
+        start("half", desk)
         raise TreadleError("no", code="NO")
 
+    bench.core.change(OwnChange(partial(start, "whole")))
     bench.core.change(OwnChange(halfway, bench.ack("change")))
     bench.settle()
     assert bench.answers["change"].code == "NO"
     assert bench.real.run("half") is None
+    assert bench.status("whole") == "completed"
 
 
 def test_an_owed_continuation_survives_a_later_failed_commit() -> None:
