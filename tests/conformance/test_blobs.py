@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import os
 import socket
-from collections.abc import Iterator
+import stat
+from collections.abc import Iterable, Iterator
+from contextlib import closing
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
@@ -13,6 +16,9 @@ from treadle import Engine
 from treadle.kernel.errors import BlobCorrupt, BlobMissing, StoreUnavailable, Unsupported
 from treadle.kernel.values import digest_bytes
 from treadle.store.blobs import BlobFiles, blobs_at
+from treadle.store.open import open_store
+from treadle.store.rows import Batch
+from treadle.testing.rows import run_row
 
 if TYPE_CHECKING:
     from treadle.store.blobs import BlobPlace
@@ -129,3 +135,38 @@ def test_the_folders_of_the_first_payload_are_as_durable_as_its_file(
     found.write(DIGEST, BODY)
     folder = found.path(DIGEST).parent
     assert synced == [tmp_path, folder.parent, folder]
+
+
+def test_two_who_write_the_same_payload_at_once_do_not_meet(
+    blobs: BlobPlace, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Not even where both have the same number, as the first process of every container has."""
+    sync, left = os.fsync, [lambda: blobs.write(DIGEST, BODY)]
+
+    def meanwhile(file: int) -> None:
+        if left and stat.S_ISREG(os.fstat(file).st_mode):
+            left.pop()()
+        sync(file)
+
+    monkeypatch.setattr(os, "fsync", meanwhile)
+    blobs.write(DIGEST, BODY)
+    assert blobs.read(DIGEST, len(BODY)) == BODY
+
+
+def test_a_file_that_another_member_removes_while_a_commit_refers_to_it_is_written_again(
+    pg_store: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What nobody refers to may be what somebody is about to refer to."""
+    monkeypatch.setenv("TREADLE_BLOBS", str(tmp_path))
+    with closing(open_store(pg_store)) as member, closing(open_store(pg_store)) as other:
+        member.own()
+        check = member._check_epoch
+
+        def late(tx: Any, shards: Iterable[int]) -> None:
+            other.remove_files([DIGEST])
+            check(tx, shards)
+
+        monkeypatch.setattr(member, "_check_epoch", late)
+        refers = Batch(runs_new={1: run_row(1)}, blobs={DIGEST: BODY}, blob_refs=[(1, DIGEST)])
+        member.commit(refers)
+        assert member.blob(DIGEST) == BODY

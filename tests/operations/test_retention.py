@@ -17,9 +17,10 @@ from treadle import Engine
 from treadle.host.housekeeping import Housekeeping
 from treadle.kernel.errors import DefinitionError, RunFailed, TreadleError
 from treadle.kernel.model import Receipt, make_reference
-from treadle.kernel.values import digest_bytes
+from treadle.kernel.values import digest_bytes, encode
 from treadle.lang.retention import NEVER_NS, Retention
 from treadle.runtime.commands import Deliver, message_to_bytes
+from treadle.runtime.payloads import KEEP
 from treadle.runtime.registry import kept_until
 from treadle.server.app import create_app
 from treadle.store.open import open_store
@@ -234,6 +235,23 @@ async def test_a_payload_that_waits_for_its_receipt_is_not_collected(tmp_path: P
     assert store.sweep(loose_before_ns=time.time_ns() + 25 * hour_ns) == 1
     assert not store.has_blob(digest)
     store.close()
+
+
+async def test_a_payload_that_a_worker_hands_to_a_server_waits_for_its_receipt(
+    engine: Engine, clock: VirtualClock
+) -> None:
+    body = encode("z" * 100)
+    digest = digest_bytes(body)
+
+    async def is_there() -> bool:
+        return await engine.read(lambda reads: reads.has_blob(digest))
+
+    await engine.operate(KEEP, {"digest": digest, "payload": body})
+    await engine.gc()
+    assert await is_there()
+    await clock.advance(2 * DAY_S)
+    await engine.gc()
+    assert not await is_there()
 
 
 async def test_a_payload_that_its_receipt_came_for_goes_with_its_run(tmp_path: Path) -> None:

@@ -151,6 +151,11 @@ class Changes:
     def _only_hands_on(self, change: Change | Inspect) -> bool:
         return isinstance(change, Operate) and only_hands_on(change)
 
+    def put_aside(self, lacking: NotAtHand, change: Change) -> None:
+        """It waits for code, which is loaded meanwhile."""
+        self._aside.append((lacking.what, change))
+        self._desk.fetching.fetch(lacking)
+
     def put_back(self, changes: Sequence[Change]) -> None:
         self.waiting.extendleft(reversed(changes))
 
@@ -179,6 +184,8 @@ class Changes:
             self._look(change)
             return
         desk = self._desk
+        # What changes before it in this commit have sent.
+        sent = {*desk.mail.made, *map(id, desk.mail.away)}
         try:
             if isinstance(change, Operate):
                 desk.staging.belongs(change.home)
@@ -191,16 +198,16 @@ class Changes:
                 missing = f"{lacking.what} cannot be loaded here; the log says why"
                 self._refuse(change, Unsupported(missing, code="CODE_MISSING"))
                 return
-            self._aside.append((lacking.what, change))
+            self.put_aside(lacking, change)
             if not self._only_hands_on(change):
                 # What it did until then is undone, with all that was taken in before it.
                 raise
-            desk.fetching.fetch(lacking)
             return
         except PASSING:
             self.waiting.appendleft(change)
             raise
         except Exception as error:
+            desk.mail.discard_made(but=sent)
             self._refuse(change, known(error))
             return
         staged = desk.staging.staged
@@ -262,6 +269,8 @@ class Changes:
             self._desk.answers.settle(change, None, error)
             return
         before = staging.begin()
+        if not before.untouched:
+            self._desk.hot.drop_batch(before.number)
         now = staging.staged
         now.batch.diagnostics = before.batch.diagnostics
         now.handed, now.writes = before.handed, [*before.writes, change]

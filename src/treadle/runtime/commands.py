@@ -207,7 +207,7 @@ class View(msgspec.Struct, frozen=True):
     rest."""
 
     store: Reads
-    # Whether something waits to be decided now.
+    # Whether something waits to be decided now, or for code that is on its way.
     busy: Callable[[], bool]
     # When time brings something next: a timer, a tick; None if never.
     next_due_ns: Callable[[], int | None]

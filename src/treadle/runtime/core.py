@@ -135,29 +135,28 @@ class Core:
         effects = Effects(staging, mail, timers, board, children, ahead)
         lines = Lines(store, registry, staging, mail, blobs, held, clock=clock)
         bell = AlertBell(registry, staging, mail, timers, entropy)
-        undecided = Undecided(store, registry, staging, answers, mail, board, timers, lines, clock=clock)
+        undecided = Undecided(store, registry, staging, answers, mail, board, lines, clock=clock)
         records = Records(staging, answers, mail, effects, registry, bell, lines)
         moves = Moves(registry, hot, blobs, staging, mail, records, undecided, clock, entropy, limits)
         gate = Gate(staging, answers, store, verify, lambda asked: self._changes.recheck(asked))
         deciding = (hot, blobs, staging, answers, mail, gate, records, lines, moves, undecided, numbers)
         more = (fetching, clock, entropy, limits)
         self._admission = Admission(store, registry, *deciding, *more)
-        recovery = Recovery(store, hot, staging, mail, undecided, held, limits, self.change)
+        found = (store, hot, staging, mail, undecided, held, limits)
+        recovery = Recovery(*found, lambda lacking, own: self._changes.put_aside(lacking, own))
         self.desk = CoreDesk(
             *(store, registry, clock, entropy, hot, blobs, operations, port, staging, answers, mail, board),
             *(numbers, self._admission, undecided, recovery, lines, held),
             fetching,
             Gatherings(port, answers, mail, self.change),
         )
-        view = View(store, lambda: self.wait_ns() == 0, lambda: self._intake.wakes_ns(time_alone=True))
+        view = View(store, self._is_busy, lambda: self._intake.wakes_ns(time_alone=True))
         self._changes = Changes(self.desk, view)
         self._progress = ProgressQueue(hot, staging, answers, mail, fetching)
         self._intake = self._intake_of(recovery, answers, lines)
         self._isolation = Isolation(staging, answers, undecided)
         self._publication = self._ends_of_commits(port, registry)
-        handover = Handover(
-            store, self.desk, self._elsewhere, self._changes, self._progress, self._intake, timers
-        )
+        handover = Handover(store, self.desk, self._elsewhere, self._changes, self._progress, self._intake)
         self.gain, self.lose = handover.gain, handover.lose
         entrance = Entrance(port, held, self._elsewhere, self._changes, self._progress, mail)
         self.accept, self.is_here = entrance.accept, entrance.is_here
@@ -166,7 +165,7 @@ class Core:
 
     def _intake_of(self, recovery: Recovery, answers: Answers, lines: Lines) -> Intake:
         inbox = Inbox(self.store, self.staging, answers, self.take, self.held, self.limits)
-        schedules = SchedulesDue(self.store, self.held, self._changes.add, self._meter, clock=self._clock)
+        schedules = SchedulesDue(self.store, self.held, self._changes, self._meter, clock=self._clock)
         return Intake(recovery, inbox, self._timers, schedules, lines, self._mail)
 
     def _ends_of_commits(self, port: Port, registry: Registry) -> Publication:
@@ -181,6 +180,7 @@ class Core:
             self._progress,
             self._intake,
             self._ahead,
+            self.desk.undecided,
         )
 
     def wake(self) -> None:
@@ -219,6 +219,9 @@ class Core:
             left = self._ahead.left_ns(now)
             return left if wait is None else min(left, wait)
         return wait
+
+    def _is_busy(self) -> bool:
+        return self.wait_ns() == 0 or self._fetching.busy
 
     @property
     def _has_work(self) -> bool:

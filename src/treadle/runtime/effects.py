@@ -256,10 +256,8 @@ class Effects:
     def _close(self, hot: Hot, intent: OpenIntent) -> None:
         """Nobody waits for it any more: its time and its checkpoint go."""
         batch = self._staging.batch
-        if intent.due_ns is not None:
-            self._timers.closed(intent.id)
-            if batch.timers.pop(intent.id, None) is None:
-                batch.timers_done[intent.id] = hot.no
+        if intent.due_ns is not None and batch.timers.pop(intent.id, None) is None:
+            batch.timers_done[intent.id] = hot.no
         if batch.checkpoints:
             batch.checkpoints.pop(intent.id, None)
         if intent.id in hot.checkpoints:

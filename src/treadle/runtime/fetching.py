@@ -43,6 +43,11 @@ class Fetching:
         # What came, as the threads beside say.
         self.came: deque[str] = deque()
 
+    @property
+    def busy(self) -> bool:
+        """Whether somebody waits for code that is on its way."""
+        return bool(self._under_way)
+
     def wait_for(self, lacking: NotAtHand) -> None:
         """Who needs it takes no events until it came."""
         if lacking.run is not None:

@@ -5,12 +5,11 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping
 from typing import TYPE_CHECKING
 
-from treadle.kernel.model import Frame, Receipt
+from treadle.kernel.model import Frame
 
 from .changes import Changes, CoreDesk
 from .commands import Deliver, Operate, Own
 from .intake import Intake, ProgressQueue
-from .timers import Timers
 
 if TYPE_CHECKING:
     from treadle.store.protocol import Store
@@ -27,7 +26,6 @@ class Handover:
         changes: Changes,
         progress: ProgressQueue,
         intake: Intake,
-        timers: Timers,
     ) -> None:
         self._store = store
         self._desk = desk
@@ -35,7 +33,6 @@ class Handover:
         self._changes = changes
         self._progress = progress
         self._intake = intake
-        self._timers = timers
 
     def gain(self, shards: Mapping[int, int]) -> None:
         """Shards were claimed for this core, at these epochs: it takes up what was left there."""
@@ -53,8 +50,8 @@ class Handover:
         waiting = [_whole(item) for item in items if not self._is_found_again(item)]
         asked = self._changes.drop_foreign(held)
         waiting += [operate for operate in asked if operate.inbox is None]
-        self._intake.drop_foreign(shards, [*items, *asked])
-        desk.undecided.drop_foreign(held)
+        kept = desk.undecided.drop_foreign(held)
+        self._intake.drop_foreign(shards, [*items, *asked, *kept])
         desk.hot.drop_foreign()
         desk.port.answer(self._progress.drop_foreign(held))
         if waiting:
@@ -70,8 +67,7 @@ class Handover:
         if item.inbox is not None or type(item) is Own or event is None or isinstance(event, Frame):
             return True
         hot = self._desk.hot.peek(item.run)
-        is_owed = hot is not None and hot.state.pending() == event
-        return is_owed or (isinstance(event, Receipt) and event.intent in self._timers.firing)
+        return hot is not None and hot.state.pending() == event
 
 
 def _whole(item: Deliver) -> Deliver | Operate:

@@ -44,7 +44,7 @@ from .narrative import frame_event
 from .ports import Answer
 from .recovery import Recovery
 from .schedules_due import SchedulesDue
-from .shards import Held
+from .shards import HOME, Held
 from .staging import Answers, Staged, Staging
 from .timers import Timers
 
@@ -276,7 +276,7 @@ class Inbox:
         self._reading.difference_update(key for key in keys if key is not None)
 
     def committed(self, posted: Iterable[str], done: Iterable[str]) -> None:
-        """`posted` are ours, in mailboxes as well; `done` are gone."""
+        """`posted` are ours, in mailboxes or kept for later as well; `done` are gone."""
         self._reading.update(posted)
         self._reading.difference_update(done)
 
@@ -332,12 +332,13 @@ class Intake:
         """Somebody may have left messages."""
         self._inbox.dirty = True
 
-    def gain(self, shards: Iterable[int]) -> None:
+    def gain(self, shards: Collection[int]) -> None:
         """Shards came, with all that waits there."""
         self._recovery.gain(shards)
         self._inbox.dirty = True
         self._timers.look()
-        self._schedules.look()
+        if HOME in shards:
+            self._schedules.gain()
         self._lines.look()
 
     def drop_foreign(self, shards: Iterable[int], asked: Iterable[Deliver | Operate]) -> None:
@@ -345,6 +346,8 @@ class Intake:
         self._recovery.drop_foreign(shards)
         self._inbox.forget(one.inbox for one in asked)
         self._timers.drop_foreign()
+        if self._schedules.awaited:
+            self._schedules.look()
 
     def gather(self, now_ns: int) -> None:
         """Has those look who may find something; nearly always that is one."""
@@ -363,8 +366,8 @@ class Intake:
 
     def committed(self, staged: Staged, posted: Collection[str]) -> None:
         batch = staged.batch
-        if posted or batch.inbox_done:
-            self._inbox.committed(posted, batch.inbox_done)
+        if posted or batch.inbox_done or staged.kept:
+            self._inbox.committed((*posted, *staged.kept), batch.inbox_done)
         if batch.timers_done:
             self._timers.committed(batch.timers_done)
         if batch.documents or (batch.runs_changed and self._schedules.awaited):

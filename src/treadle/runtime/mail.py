@@ -148,7 +148,10 @@ class Mail:
     def bar_run(self, run: str) -> None:
         """A run takes no events until all that are barred are let in again."""
         if run in self._boxes and run not in self._barred:
-            self.ready.remove(run)
+            if self.ready[-1] == run:
+                self.ready.pop()  # it had its turn just now: thousands may be barred one after the other
+            else:
+                self.ready.remove(run)
         self._barred.add(run)
 
     def unbar_all(self) -> None:
@@ -178,6 +181,11 @@ class Mail:
         foreign = [item for item in self if not self._held.holds(item.run)]
         self.discard(lambda item: not self._held.holds(item.run))
         return foreign
+
+    def discard_made(self, *, but: Collection[int]) -> None:
+        """What the batch at hand made is not wanted after all, `but` for some of it."""
+        if len(self.made) + len(self.away) > len(but):
+            self.discard(lambda item: item.derived and id(item) not in but)
 
     def discard(self, unwanted: Callable[[Deliver], bool]) -> None:
         self.away = [item for item in self.away if not unwanted(item)]

@@ -48,10 +48,11 @@ _MARKS: Final = tuple(encode({"schema_hint": hint})[2:] for hint in sorted(HIDDE
 
 
 def perform_keep(desk: Desk, body: dict[str, Value]) -> None:
+    """A collection leaves it for a while, though nobody refers to it yet."""
     digest, payload = str(body["digest"]), bytes(body["payload"])
     if digest_bytes(payload) != digest:
         raise ValueRefused(f"the payload {digest:.100} is another one")
-    desk.batch.blobs[digest] = payload
+    desk.batch.blobs[digest], desk.batch.blobs_waiting[digest] = payload, desk.clock.now_ns()
 
 
 # The events in which somebody may hand something in: the others are left as they are by all that follows.

@@ -28,6 +28,7 @@ from .own_changes import OwnChange
 from .ports import Answer
 from .registry import Registry
 from .staging import RunTurn, Staged, Staging
+from .undecided import Undecided
 
 if TYPE_CHECKING:
     from .commands import Elsewhere
@@ -57,6 +58,7 @@ class Publication:
         progress: ProgressQueue,
         intake: Intake,
         ahead: Ahead,
+        undecided: Undecided,
     ) -> None:
         self._port = port
         self._elsewhere = elsewhere
@@ -68,6 +70,7 @@ class Publication:
         self._progress = progress
         self._intake = intake
         self._ahead = ahead
+        self._undecided = undecided
 
     def post_leftovers(self) -> None:
         """Messages between runs that did not fit into this batch become inbox rows with it."""
@@ -162,6 +165,7 @@ class Publication:
         answers += self._withdraw_changes(staged, error, told=told, but=but)
         self._progress.put_back(staged.progress)
         self._intake.undo(staged)
+        self._undecided.undo(staged)
         if answers:
             self._port.answer(answers)
 

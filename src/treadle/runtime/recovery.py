@@ -43,9 +43,9 @@ class Recovery:
         undecided: Undecided,
         held: Held,
         limits: Limits,
-        change: Callable[[OwnChange], None],
+        put_aside: Callable[[NotAtHand, OwnChange], None],
     ) -> None:
-        self._change = change
+        self._put_aside = put_aside
         self._held = held
         self._reads = reads
         self._hot = hot
@@ -60,7 +60,7 @@ class Recovery:
         self._before = dict(self.left)
         # What was handed out in this life while it was looked through, with whose it is.
         self._handed: dict[str, str] = {}
-        # Runs that are taken up when their code is there: by a change, which waits for that aside.
+        # Runs that are taken up when their code is there, each by a change that waits for it aside.
         self._later: set[str] = set()
         # Whether it has to be told of commits.
         self.cares = True
@@ -89,10 +89,10 @@ class Recovery:
         for row in rows:
             try:
                 self._take_up(row, together, expected)
-            except NotAtHand:
+            except NotAtHand as lacking:
                 if row.id not in self._later:
                     self._later.add(row.id)
-                    self._change(OwnChange(partial(self._take_up_later, row.id)))
+                    self._put_aside(lacking, OwnChange(partial(self._take_up_later, row.id)))
         if len(rows) == limit:
             self.left[shard] = rows[-1].no
         else:
@@ -125,13 +125,19 @@ class Recovery:
         row = self._reads.run(run) if self._held.holds(run) else None
         if row is not None and row.working:
             desk.belongs(run)
-            self._take_up(row, OpenReads(self._reads), Expected())
+            try:
+                self._take_up(row, OpenReads(self._reads), Expected())
+            except NotAtHand as lacking:
+                self._put_aside(lacking, OwnChange(partial(self._take_up_later, run)))
+                return
         self._later.discard(run)
 
     def committed(self, works: list[Work]) -> None:
         self._before = dict(self.left)
-        if self.left:
-            self._handed.update((work.intent.id, work.run) for work in works)
+        if self.left or self._later:
+            self._handed.update(
+                (work.intent.id, work.run) for work in works if self.left or work.run in self._later
+            )
         else:
             self._handed.clear()
             self.cares = False

@@ -6,7 +6,6 @@ Most stores have no schedule, so that code is loaded beside the core when the fi
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
 from functools import partial
 from typing import TYPE_CHECKING, Final
 
@@ -14,6 +13,7 @@ from treadle.kernel.errors import TreadleError
 from treadle.kernel.model import TERMINAL
 from treadle.kernel.values import Value, decode_trusted
 
+from .changes import Changes
 from .commands import SCHEDULE
 from .fetching import NotAtHand
 from .meter import CoreMeter
@@ -37,17 +37,15 @@ log = logging.getLogger("treadle.schedules")
 class SchedulesDue:
     """Which schedules are due, for the core that owns them."""
 
-    def __init__(
-        self, reads: Reads, held: Held, add: Callable[[OwnChange], None], meter: CoreMeter, *, clock: Clock
-    ) -> None:
+    def __init__(self, reads: Reads, held: Held, changes: Changes, meter: CoreMeter, *, clock: Clock) -> None:
         self._reads = reads
         self._meter = meter
         self._clock = clock
         self._held = held
-        self._add = add
+        self._changes = changes
         self._is_at_hand = self._loaded = False
-        # Since when somebody is here: ticks from before were missed.
-        self._since_ns = 0
+        # Since when schedules are decided here: ticks from before were missed. None: they are not, or not yet.
+        self._since_ns: int | None = None
         self._due: dict[str, int] = {}
         # Schedules whose change waits for its commit.
         self._asked: set[str] = set()
@@ -56,8 +54,13 @@ class SchedulesDue:
         # None: nothing is due ever. 0: not known yet.
         self.next_due_ns: int | None = 0
 
+    def gain(self) -> None:
+        """They were another process's until now."""
+        self._since_ns = None
+        self.look()
+
     def look(self) -> None:
-        """They may have been another process's since they were read."""
+        """They are read again: a run that a tick waits for may be another process's by now."""
         self._loaded, self.next_due_ns = False, 0
 
     def fire(self, now_ns: int) -> None:
@@ -65,36 +68,46 @@ class SchedulesDue:
         if not self._held.holds(""):
             self._loaded, self.next_due_ns = False, now_ns + LOOK_AGAIN_NS
             return
-        if not self._loaded:
-            self._load(now_ns)
+        if self._since_ns is None:
+            self._since_ns = now_ns
+        if not self._loaded and not self._load(now_ns):
+            return
         for name in sorted(name for name, due in self._due.items() if due <= now_ns):
             if name not in self._asked:
                 self._asked.add(name)
-                self._add(OwnChange(partial(self._advance, name), partial(self._done, name)))
+                self._changes.add(OwnChange(partial(self._advance, name), partial(self._done, name)))
         self._rest()
 
     def _advance(self, name: str, desk: Desk) -> bool:
         # They may have become another process's while the change waited.
         from . import schedules
 
-        return self._held.holds("") and schedules.advance(desk, name=name, since_ns=self._since_ns)
+        return self._held.holds("") and schedules.advance(desk, name=name, since_ns=self._since_ns or 0)
 
     def _fetch(self) -> None:
         from . import schedules as schedules
 
         self._is_at_hand = True
 
-    def _load(self, now_ns: int) -> None:
+    def _came(self, desk: Desk) -> None:
+        """The code is there; or it cannot be loaded, and is tried again a little later."""
+        self.next_due_ns = 0 if self._is_at_hand else self._clock.now_ns() + LOOK_AGAIN_NS
+
+    def _load(self, now_ns: int) -> bool:
+        """False if the code of schedules has to be loaded first: nobody else waits for that."""
         found = self._reads.documents(SCHEDULE)
         if found and not self._is_at_hand:
-            raise NotAtHand("the code of schedules", self._fetch)
-        self._due, self.awaited, self._loaded, self._since_ns = {}, {}, True, now_ns
+            self.next_due_ns = None
+            self._changes.put_aside(NotAtHand("the code of schedules", self._fetch), OwnChange(self._came))
+            return False
+        self._due, self.awaited, self._loaded = {}, {}, True
         for name, value in found:
             row = _row_of(value)
             self._learn(name, row, now_ns)
             if row.waiting and not row.schedule.paused:
                 # What it waits for may have ended while nobody looked.
                 self._due[name] = now_ns
+        return True
 
     def _learn(self, name: str, row: ScheduleRow | None, now_ns: int) -> None:
         self.awaited = {run: of for run, of in self.awaited.items() if of != name}

@@ -96,6 +96,9 @@ class Staged(msgspec.Struct):
     barring: set[str] = set()
     # Rows of tasks as they are with it, for those that it has asked for.
     tasks: dict[str, TaskRow] = {}
+    # Runs that turned out not to be decidable, and what was kept for such: keys of messages.
+    undecided: list[str] = []
+    kept: list[str] = []
     # Submissions answered in this commit: (scope, id) -> answer.
     submitted: dict[tuple[str, str], Value] = {}
 

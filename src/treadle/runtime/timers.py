@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Final
 
 from treadle.kernel.errors import TreadleError
@@ -36,18 +36,9 @@ class Timers:
         # None: nothing is armed. 0: not known yet.
         self.next_due_ns: int | None = 0
 
-    @property
-    def firing(self) -> Collection[str]:
-        """Timers that are due and wait for their commit."""
-        return self._firing.keys()
-
     def arm(self, due_ns: int) -> None:
         if self.next_due_ns is None or due_ns < self.next_due_ns:
             self.next_due_ns = due_ns
-
-    def closed(self, intent: str) -> None:
-        """Its intent is settled: it is not waited for any more."""
-        self._firing.pop(intent, None)
 
     def committed(self, done: Iterable[str]) -> None:
         for intent in done:
@@ -71,9 +62,7 @@ class Timers:
             if row.intent.startswith(LATE):
                 self._late(row)
             else:
-                self._mail.post(
-                    Deliver(row.run_id, Receipt(intent=row.intent)) if row.fires else deadline(row)
-                )
+                self._mail.post(Own(row.run_id, Receipt(intent=row.intent)) if row.fires else deadline(row))
         # While fired timers wait for their commit their rows are still there: ask again after it.
         self.next_due_ns = now_ns if fresh else self._reads.timer_after(now_ns, shards)
 

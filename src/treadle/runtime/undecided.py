@@ -9,6 +9,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from msgspec.structs import replace
+
 from treadle.kernel.errors import TreadleError, Undecidable
 from treadle.kernel.machine import RETENTION_NS
 from treadle.kernel.model import TERMINAL, Cancel, OpenIntent, Patch, Receipt, Signal
@@ -28,8 +30,7 @@ from .opened import join_ids, split_ids
 from .ports import Clock, News
 from .registry import Registry
 from .shards import Held
-from .staging import Answers, Staging
-from .timers import Timers
+from .staging import Answers, Staged, Staging
 
 if TYPE_CHECKING:
     from treadle.store.protocol import Reads
@@ -57,7 +58,6 @@ class Undecided:
         answers: Answers,
         mail: Mail,
         board: Board,
-        timers: Timers,
         lines: Lines,
         *,
         clock: Clock,
@@ -68,7 +68,6 @@ class Undecided:
         self._answers = answers
         self._mail = mail
         self._board = board
-        self._timers = timers
         self._lines = lines
         self._clock = clock
         # Why they cannot be decided, by run. Nearly always there is none, and nobody asks further.
@@ -89,10 +88,20 @@ class Undecided:
             self._mail.post(self._held.pop(key))
         self._mail.post(Own(run, None))
 
-    def drop_foreign(self, held: Held) -> None:
-        """Shards were lost: others see whether they can decide their runs."""
+    def undo(self, staged: Staged) -> None:
+        """A commit failed: what it found out, and kept, is nowhere."""
+        for run in staged.undecided:
+            self.known.pop(run, None)
+        for key in staged.kept:
+            self._held.pop(key, None)
+
+    def drop_foreign(self, held: Held) -> list[Deliver]:
+        """Shards were lost: others see whether they can decide their runs. What was kept for these, whose messages are theirs."""
         self.known = {run: error for run, error in self.known.items() if held.holds(run)}
-        self._held = {key: item for key, item in self._held.items() if held.holds(item.run)}
+        foreign = {key: item for key, item in self._held.items() if not held.holds(item.run)}
+        for key in foreign:
+            del self._held[key]
+        return list(foreign.values())
 
     def leave(self, item: Deliver, error: TreadleError) -> None:
         """Leaves a run as it is, because this code cannot take it on; it can be ended all the same."""
@@ -105,6 +114,7 @@ class Undecided:
         """A run that cannot be loaded is left as it is; its open work stays open."""
         if item.run not in self.known:
             self.known[item.run] = error
+            self._staging.staged.undecided.append(item.run)
             self._note(item.run, error)
         if isinstance(error, Undecidable) and isinstance(item.event, Signal | Patch | Receipt):
             self._hold(item)
@@ -123,18 +133,21 @@ class Undecided:
             # A deadline: its row is there until it is told.
             self._held[f"own:{item.event.intent if isinstance(item.event, Receipt) else item.run}"] = item
             return
-        if item.inbox is None:
+        key, is_guests = item.inbox, item.inbox is not None and item.inbox.startswith(GUEST)
+        if key is None or is_guests:
             about = item.event.intent if isinstance(item.event, Receipt) else len(self._held)
-            item.inbox = f"held:{item.run}:{self._clock.now_ns()}:{about}"
-            self._staging.batch.inbox.append(Message(item.inbox, message_to_bytes(item), item.run))
-        self._held[item.inbox] = item
-        if item.ack is not None:
+            key = f"held:{item.run}:{self._clock.now_ns()}:{about}"
+            self._staging.batch.inbox.append(Message(key, message_to_bytes(item), item.run))
+        # Not the item itself: should this commit fail, that comes again as it was.
+        self._held[key] = replace(item, inbox=key, ack=None)
+        self._staging.staged.kept.append(key)
+        if item.ack is not None or is_guests:
             row = self._reads.run(item.run)
             seq = row.seq if row is not None else None
-            self._answers.tell(
-                item.ack, {"run": item.run, "seq": seq, "status": "stalled", "held": True}, None
-            )
-            item.ack = None
+            told = {"run": item.run, "seq": seq, "status": "stalled", "held": True}
+            # Who did it is written down with what is decided.
+            inbox = item.inbox if is_guests else None
+            self._answers.settle(replace(item, inbox=inbox, entry=None), told, None)
 
     def _note(self, run: str, error: TreadleError) -> None:
         """Writes down that a run cannot be decided, in the diagnostics and, where that will last, in its row."""
@@ -206,7 +219,6 @@ class Undecided:
         """Everything that stands in the store for what was open."""
         batch = self._staging.batch
         for timer in self._reads.timers_of(row.no):
-            self._timers.closed(timer.intent)
             batch.timers_done[timer.intent] = row.no
         for task in self._reads.tasks(run=row.id, status=("open", "claimed"), limit=100_000):
             self._board.close(task.id, "cancelled", None)

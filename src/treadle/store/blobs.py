@@ -71,7 +71,8 @@ class BlobFiles:
         path = self.path(digest)
         if path.exists() and path.stat().st_size == len(body):
             return
-        temporary = path.with_name(f"{path.name}.{os.getpid()}.tmp")
+        # Of its own: in containers every process has the same number.
+        temporary = path.with_name(f"{path.name}.{os.urandom(8).hex()}.tmp")
         try:
             mode = mode_beside(self._store)
             for folder in (self._folder, path.parent):

@@ -96,6 +96,11 @@ if TYPE_CHECKING:
             """Until the transaction ends nobody else writes to a table; whoever has begun to is waited for."""
             ...
 
+        def was_alone(self, tx: Any) -> bool:
+            """Whether nobody else could write before this transaction began; if somebody could, what it has written so far is
+            there when this returns."""
+            ...
+
         def shrink(self, connection: Any, *, rewrite: bool) -> int:
             """Gives some unused room on the disk back: how many bytes; 0 when there is no more."""
             ...
@@ -116,6 +121,10 @@ class Tended:
 
     def keep_out(self, tx: Any, table: str) -> None:
         tx.execute(f"LOCK TABLE {table} IN SHARE ROW EXCLUSIVE MODE")
+
+    def was_alone(self, tx: Any) -> bool:
+        tx.execute("SELECT 1").fetchone()
+        return False
 
 
 def on_shards(column: str, shards: Collection[int] | None) -> str:

@@ -152,6 +152,8 @@ class Batch(msgspec.Struct):
     submissions: list[tuple[str, str, int, bytes]] = []
     # digest -> bytes
     blobs: dict[str, bytes] = {}
+    # digest -> since when it waits for the run that will refer to it
+    blobs_waiting: dict[str, int] = {}
     # (run, digest)
     blob_refs: list[tuple[int, str]] = []
     # (run, digest) of payloads that a run refers to no more: they are past their date

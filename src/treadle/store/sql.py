@@ -384,6 +384,9 @@ class SqlStore(SqlUpkeep):
     def _write_content(self, tx: Any, batch: Batch) -> None:
         if batch.blobs:
             self._write_blobs(tx, batch.blobs)
+        if batch.blobs_waiting:
+            rows = [(at_ns, digest) for digest, at_ns in batch.blobs_waiting.items()]
+            tx.executemany("UPDATE blobs SET at_ns = ? WHERE digest = ?", rows)
         if batch.blob_refs:
             query = "INSERT INTO blob_refs (run, digest) VALUES (?, ?) ON CONFLICT (run, digest) DO NOTHING"
             tx.executemany(query, batch.blob_refs)

@@ -130,7 +130,16 @@ class SqliteDialect:
     def overlaps(self) -> bool:
         """Another thread has to be asked to wait for the disk, which costs more than a quick one takes. Where there is a crowd
         no disk is slow: it is the interpreter that is waited for, and by two threads more often than by one."""
-        return SERIALIZED and self._sync_s > _SLOW_S and self.path is not None and not self._crowded()
+        slow = SERIALIZED and self._sync_s > _SLOW_S and self.path is not None and not self._crowded()
+        return slow and self._has_committer()
+
+    def _has_committer(self) -> bool:
+        if self._committer is None:
+            with contextlib.suppress(
+                RuntimeError
+            ):  # there is no thread to be had: commits are waited for here
+                self._committer = Committer()
+        return self._committer is not None
 
     @property
     def shared(self) -> bool:
@@ -365,6 +374,10 @@ class SqliteDialect:
 
     def keep_out(self, tx: sqlite3.Connection, table: str) -> None:
         """There is one writer at a time."""
+
+    def was_alone(self, tx: sqlite3.Connection) -> bool:
+        """Its owner removes files, and nobody else."""
+        return True
 
     def shrink(self, connection: sqlite3.Connection, *, rewrite: bool) -> int:
         """In steps, where the file was made so. One of an earlier version is written anew once, which takes as long as

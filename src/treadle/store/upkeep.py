@@ -74,6 +74,13 @@ class SqlUpkeep(SqlReads, OwnedConnection):
         rows = [(d, len(body), 0, body if len(body) <= inline else None) for d, body in blobs.items()]
         query = "INSERT INTO blobs (digest, size, at_ns, body) VALUES (?, ?, ?, ?) ON CONFLICT (digest) DO NOTHING"
         tx.executemany(query, rows)
+        # From here on nobody removes their files; until then another member may have done so.
+        if (
+            self._files is not None
+            and any(row[-1] is None for row in rows)
+            and not self._dialect.was_alone(tx)
+        ):
+            self._write_files(blobs)
 
     def remove_orphans(self, found: Mapping[str, Sequence[int | str]]) -> None:
         with self._transaction() as tx:
@@ -100,7 +107,9 @@ class SqlUpkeep(SqlReads, OwnedConnection):
     def remove_files(self, digests: Sequence[str]) -> None:
         if self._files is None or not digests:
             return
-        with self._transaction():
+        with self._transaction() as tx:
+            # Whoever refers to one of them just now is waited for, and seen.
+            self._dialect.keep_out(tx, "blobs")
             for digest in digests:
                 if not self.has_blob(digest):
                     self._files.remove(digest)

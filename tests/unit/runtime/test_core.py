@@ -46,7 +46,7 @@ from treadle.runtime.desk import Desk, NoOperations, Operations
 from treadle.runtime.fetching import Beside, at_once
 from treadle.runtime.hot import BlobCache, load_state
 from treadle.runtime.meter import CoreMeter
-from treadle.runtime.own_changes import OwnChange
+from treadle.runtime.own_changes import HANDED_ON, OwnChange
 from treadle.runtime.ports import Ack, Audience, NewRun, News, Work
 from treadle.runtime.recovery import OFFER
 from treadle.runtime.registry import Registry, machines_of
@@ -387,6 +387,27 @@ def test_a_refused_change_does_not_lose_recovered_work_or_other_answers() -> Non
     assert again.answers["second"].code == "NO"
     assert isinstance(again.answers["third"], TreadleError), "a broken change is an answer, not the end"
     assert len(again.works) == 1
+
+
+def test_a_change_that_refuses_itself_halfway_starts_nothing_and_takes_nothing_of_others_with_it() -> None:
+    bench = Bench()
+
+    def start(run: str, desk: Desk) -> object:
+        event = Started(definition=DRILL.digest, input={"lanes": []}, seed=b"s")
+        create = NewRun("drill", "drill", "1.0.0", DRILL.digest)
+        desk.post(Deliver(run, event, create=create, derived=True, message=f"start:{run}"))
+        return HANDED_ON
+
+    def halfway(desk: Desk) -> None:
+        start("half", desk)
+        raise TreadleError("no", code="NO")
+
+    bench.core.change(OwnChange(partial(start, "whole")))
+    bench.core.change(OwnChange(halfway, bench.ack("change")))
+    bench.settle()
+    assert bench.answers["change"].code == "NO"
+    assert bench.real.run("half") is None
+    assert bench.status("whole") == "completed"
 
 
 def test_an_owed_continuation_survives_a_later_failed_commit() -> None:
@@ -808,6 +829,23 @@ def test_a_name_that_no_store_can_hold_is_refused_and_the_engine_goes_on(run: st
 
 
 # --- time --------------------------------------------------------------------------------------------------------------
+
+
+def test_a_timer_whose_commit_failed_is_told_once() -> None:
+    """Another one that is due by then has all that is due looked for again."""
+    bench = Bench()
+    began_ns = bench.time_ns
+    for run, ms in (("one", 1_000), ("other", 1_100)):
+        bench.start(run, [{"do": "timer", "ms": ms}], [awaits()])
+    bench.settle()
+    bench.store.failing = [StoreFull()]
+    bench.time_ns = began_ns + SECOND
+    bench.core.turn()
+    bench.time_ns += RETRY_AFTER_NS
+    bench.settle()
+    for run in ("one", "other"):
+        assert bench.kinds(run) == ["started", "receipt"]
+        assert list(bench.real.diagnostics(run)) == [], "nothing came too late"
 
 
 def test_timers_fire_when_due_and_not_before() -> None:

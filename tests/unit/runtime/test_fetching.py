@@ -5,22 +5,29 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+import pytest
+from msgspec import to_builtins
+
 from treadle.kernel.errors import TreadleError
+from treadle.kernel.limits import Limits
 from treadle.kernel.machine import Machine
 from treadle.kernel.model import Signal, Started
-from treadle.kernel.values import decode
+from treadle.kernel.values import decode, encode
 from treadle.lang.definition import Definition
+from treadle.lang.schedules import Schedule
 from treadle.runtime import keeping
-from treadle.runtime.commands import FORK, CheckpointSaved, FrameSent, Operate, message_to_bytes
+from treadle.runtime.commands import FORK, SCHEDULE, CheckpointSaved, FrameSent, Operate, message_to_bytes
 from treadle.runtime.deploys import row_of
 from treadle.runtime.desk import Handing, NoOperations
 from treadle.runtime.fetching import NotAtHand
 from treadle.runtime.ports import NewRun
+from treadle.runtime.schedules import ScheduleRow
+from treadle.runtime.schedules_due import SchedulesDue
 from treadle.runtime.undecided import UNDECIDED
 from treadle.store.rows import Batch, Message, VersionRow
 from treadle.testing.sim.drill_machine import DrillMachine
 
-from .test_core import Bench, awaits, work
+from .test_core import SECOND, Bench, awaits, work
 
 LATE = Definition("late", "late", "1.0.0", {"drill": True})
 # What children of a drill are, once it is deployed.
@@ -263,3 +270,100 @@ def test_a_message_that_waits_for_code_is_read_once_and_stays_until_it_is_decide
     assert len(bench.real.inbox(9, None)) == 1
     late.load()
     assert bench.real.inbox(9, None) == []
+
+
+def due_now(bench: Bench) -> None:
+    """A schedule of drills that is due."""
+    said = {"name": "s", "workflow": "drill", "every": "1h", "input": {"lanes": []}, "overlap": "allow"}
+    row = ScheduleRow(schedule=Schedule.read(said), next_ns=bench.time_ns)
+    bench.real.commit(Batch(documents=[(SCHEDULE, "s", 0, encode(to_builtins(row)))]))
+
+
+def test_where_schedules_need_their_code_first_nobody_else_waits_for_it() -> None:
+    late = Late()
+    bench = late.bench
+    due_now(bench)
+    bench.start("goes on", [work()])
+    bench.settle()
+    assert bench.answers["start goes on"]["run"] == "goes on"
+    assert bench.core.wait_ns() is None, "nor is anybody busy with it"
+    assert len(late.loading) == 1
+    late.load()
+    assert [row.id for row in bench.real.runs() if row.id.startswith("s@")], "the tick was not forgotten"
+
+
+def test_code_of_schedules_that_cannot_be_loaded_is_tried_again_a_little_later(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    late = Late()
+    bench = late.bench
+    due_now(bench)
+    with monkeypatch.context() as patched:
+        patched.setattr(SchedulesDue, "_fetch", lambda due: broken())
+        bench.settle()
+        late.loading.pop()()
+        bench.core.turn()
+        assert late.loading == [], "not at once"
+        bench.time_ns += SECOND
+        bench.settle()
+        late.loading.pop()()
+    bench.settle()
+    bench.time_ns += 2 * SECOND
+    bench.settle()
+    late.load()
+    assert [row.id for row in bench.real.runs() if row.id.startswith("s@")]
+
+
+def undecided(late: Late, *runs: str) -> None:
+    """As runs that could not be decided in a life before."""
+    for run in runs:
+        row = late.bench.real.run(run)
+        assert row is not None
+        row.error = {UNDECIDED: True}
+        late.bench.real.commit(Batch(runs_changed={row.no: row}))
+
+
+def test_runs_that_are_taken_up_when_their_code_is_there_hold_up_nobody_and_are_looked_for_once() -> None:
+    late = Late()
+    runs = [f"waits {number}" for number in range(5)]
+    for run in runs:
+        late.start(run, [work()])
+    late.bench.settle()
+    late.load()
+    undecided(late, *runs)
+    few = Limits(recover_per_turn=2)
+    bench = late.bench = late.bench.reborn(limits=few, machine_of=late.machine_of, beside=late.loading.append)
+    del late.machines["late"]
+    pages: list[int] = []
+    working = bench.real.working
+
+    def noted(**asked: Any) -> Any:
+        pages.append(asked["after_no"])
+        return working(**asked)
+
+    bench.store.working = noted  # type: ignore[attr-defined]
+    bench.start("begins", [])
+    bench.core.turn()
+    assert bench.answers["start begins"]["status"] == "completed", "in the first commit of all"
+    bench.settle()
+    assert pages == sorted(set(pages)), "no page is read twice"
+    assert len(late.loading) == 1
+    late.load()
+    assert sorted(found.run for found in bench.works) == runs
+
+
+def test_what_a_run_opened_while_its_recovery_waited_for_code_is_not_handed_out_twice() -> None:
+    late = Late()
+    late.start("waits", [awaits(), work(2)], [work(1)])
+    late.bench.settle()
+    late.load()
+    undecided(late, "waits")
+    bench = late.bench = late.bench.reborn(machine_of=late.machine_of, beside=late.loading.append)
+    machine = late.machines.pop("late")
+    bench.settle()
+    late.machines["late"] = machine  # somebody else has imported it, and our own thread is not there yet
+    bench.core.submit(bench.item("waits", Signal(name="go"), ack="go"))
+    bench.settle()
+    assert [found.intent.params["value"] for found in bench.works] == [2]
+    late.load()
+    assert [found.intent.params["value"] for found in bench.works] == [2, 1]

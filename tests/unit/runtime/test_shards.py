@@ -8,24 +8,28 @@ from collections.abc import Iterator
 from contextlib import closing
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
+from msgspec import to_builtins
 
 from treadle.kernel.errors import AppendConflict, OwnershipLost, StoreFull, TreadleError
 from treadle.kernel.limits import LIMITS, Limits
 from treadle.kernel.model import Patch, Signal, shard_of
-from treadle.runtime.commands import Deliver, Operate, message_from_bytes
+from treadle.kernel.values import encode
+from treadle.lang.schedules import Schedule, run_id
+from treadle.runtime.commands import SCHEDULE, Deliver, Operate, message_from_bytes
 from treadle.runtime.core import CONFLICTS_MAX
 from treadle.runtime.deploys import row_of
 from treadle.runtime.desk import Desk
 from treadle.runtime.own_changes import HANDED_ON, OwnChange
 from treadle.runtime.ports import Ack
+from treadle.runtime.schedules import ScheduleRow
 from treadle.runtime.staging import BLOCK
 from treadle.store.open import open_sqlite
 from treadle.store.rows import GUEST, Batch, VersionRow
 
-from .test_core import DRILL, Bench, awaits, work
+from .test_core import DRILL, SECOND, Bench, awaits, work
 
 if TYPE_CHECKING:
     from treadle.runtime.commands import Elsewhere
@@ -341,3 +345,49 @@ def test_numbers_are_taken_in_blocks_and_go_on_after_a_restart() -> None:
     numbers = [row.no for row in again.real.runs(limit=100)]
     assert numbers == sorted(numbers, reverse=True)
     assert len(set(numbers)) == BLOCK + 3
+
+
+# --- schedules -----------------------------------------------------------------------------------------------
+
+
+def schedule(bench: Bench, said: dict[str, Any], **more: Any) -> ScheduleRow:
+    """A schedule of drills whose runs live on shard 2, one second from now."""
+    tick_ns = bench.time_ns + SECOND
+    name = next(name for name in map(str, range(1000)) if shard_of(run_id(name, tick_ns), COUNT) == 2)
+    read = Schedule.read({"name": name, "workflow": "drill", "input": {"lanes": []}, **said})
+    row = ScheduleRow(schedule=read, **{"next_ns": tick_ns, **more})
+    bench.real.commit(Batch(documents=[(SCHEDULE, name, 0, encode(to_builtins(row)))]))
+    return row
+
+
+def test_a_tick_is_not_missed_because_another_shard_came_when_it_was_due(sharded: Sharded) -> None:
+    bench = sharded.bench
+    row = schedule(bench, {"every": "1h", "catch_up": "none"})
+    bench.settle()
+    epochs = dict(bench.real.held)
+    bench.core.lose([3])
+    bench.time_ns += 2 * SECOND
+    bench.core.gain({3: epochs[3]})
+    bench.settle()
+    assert bench.real.run(run_id(row.name, row.next_ns or 0)) is not None
+
+
+def test_a_tick_that_waits_for_a_run_is_started_although_that_ends_elsewhere(sharded: Sharded) -> None:
+    bench = sharded.bench
+    before = on(1)
+    bench.start(before, [awaits()])
+    bench.settle()
+    tick_ns = bench.time_ns + SECOND
+    row = schedule(
+        bench, {"every": "1h", "overlap": "queue"}, next_ns=None, going=[before], waiting=[tick_ns]
+    )
+    epochs = dict(bench.real.held)
+    bench.core.lose([0])
+    bench.core.gain({0: epochs[0]})
+    bench.settle()
+    bench.core.lose([1])
+    bench.settle()
+    sharded._sql(f"UPDATE runs SET status = 'completed' WHERE id = '{before}'")
+    bench.time_ns += 3 * SECOND
+    bench.settle()
+    assert bench.real.run(run_id(row.name, tick_ns)) is not None
