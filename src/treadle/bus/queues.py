@@ -375,8 +375,13 @@ class WorkQueues:
 
     def _put_back(self, entry: WorkEntry, *, last: bool = False) -> None:
         """At the front: it has waited longer than the others. What somebody declined goes to the back."""
-        entry.waits, entry.worker, entry.lease, entry.expires_ns = True, "", "", NEVER_NS
         self.caps.back(entry.queue.pool)
+        self._line_up(entry, last=last)
+
+    def _line_up(self, entry: WorkEntry, *, last: bool) -> None:
+        """As an entry of its own: the one before may stand in a line still, and is passed over there."""
+        entry = msgspec.structs.replace(entry, waits=True, worker="", lease="", expires_ns=NEVER_NS)
+        self._entries[entry.work.intent.id] = entry
         (entry.queue.entries.append if last else entry.queue.entries.appendleft)(entry)
         entry.queue.waiting += 1
         if self._fresh is not None:

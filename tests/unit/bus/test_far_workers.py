@@ -68,3 +68,13 @@ def test_what_is_revoked_beyond_the_bound_is_not_asked_for() -> None:
     bus.revoke(["c"])
     bus.take("one", POOLS, 2)
     assert again == ["d"]
+
+
+def test_work_that_is_claimed_by_its_name_leaves_no_trace_in_a_queue_that_nobody_takes_from() -> None:
+    """Where all workers come over a carrier they claim what they have tickets for, and nobody takes."""
+    bus = LocalBus(SystemClock())
+    for number in range(3_000):
+        bus.offer(works(f"w{number}"))
+        (handed,), _ = bus.claim("one", [f"w{number}"])
+        bus.done(handed.work.intent.id)
+    assert sum(len(queue.entries) for queue in bus._queues.values()) < 1_100
