@@ -288,15 +288,22 @@ class WorkQueues:
             found = [
                 entry
                 for entry in self._entries.values()
-                if entry.waits
-                and entry.queue.lane == OTHERS
-                and (RESIDENT in entry.declined) == declined
-                and chosen(entry.work)
+                if entry.waits and entry.queue.lane == OTHERS and (RESIDENT in entry.declined) == declined
             ]
-            for entry in found:
-                del self._entries[entry.work.intent.id]
-                self._leaves(entry)
-        self.offer([entry.work for entry in found])
+        # Asked without the lock: it is somebody else's code. Meanwhile it is there as before, for whoever takes or settles it.
+        lanes = [(entry, resident.lane_of(entry.work)) for entry in found if chosen(entry.work)]
+        moved: list[WorkEntry] = []
+        with self._lock:
+            for entry, lane in lanes:
+                if not entry.waits or self._entries.get(entry.work.intent.id) is not entry:
+                    continue
+                entry.declined = {who: why for who, why in entry.declined.items() if who != RESIDENT}
+                if lane != OTHERS:
+                    self._leaves(entry)
+                    entry.queue = self._queue(entry.queue.pool, lane)
+                    self._line_up(entry, last=True)
+                    moved.append(entry)
+        self._tell(moved)
 
     # --- everybody's ---
 
