@@ -22,6 +22,7 @@ from .redact import without_credentials
 
 RENEW_BEFORE_S: Final = 60.0
 TOKEN_LIFE_S_DEFAULT: Final = 3600.0
+TOKEN_LIFE_S_MAX: Final = 10 * 365 * 86_400.0
 
 
 class TokenRequest(msgspec.Struct, frozen=True, kw_only=True):
@@ -76,7 +77,7 @@ async def _renew(request: TokenRequest, old: Token | None, now: float) -> Token:
 
 def _token(request: TokenRequest, answer: dict[str, Any], now: float, refresh: str | None) -> Token:
     text = str(answer["access_token"])
-    life_s = float(answer.get("expires_in") or TOKEN_LIFE_S_DEFAULT)
+    life_s = _life_s(answer.get("expires_in"))
     fields = {
         "access_token": text,
         "token": text,
@@ -86,6 +87,14 @@ def _token(request: TokenRequest, answer: dict[str, Any], now: float, refresh: s
     # A token that lives shorter than the margin is still used for half its life.
     renew_at = now + max(life_s - request.renew_before_s, life_s / 2)
     return Token(fields, answer.get("refresh_token") or refresh, renew_at)
+
+
+def _life_s(said: Any) -> float:
+    """As the endpoint says it, if that is a time that one can count on."""
+    with suppress(TypeError, ValueError, OverflowError):
+        if 0 < (life_s := float(said)) < TOKEN_LIFE_S_MAX:
+            return life_s
+    return TOKEN_LIFE_S_DEFAULT
 
 
 async def _fetch(request: TokenRequest, data: dict[str, str]) -> dict[str, Any]:
