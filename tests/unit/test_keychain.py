@@ -275,6 +275,31 @@ async def test_a_token_of_which_the_endpoint_says_no_time_is_kept_for_an_hour(to
     assert len(token_server.seen) == 2
 
 
+async def test_tokens_that_expired_long_ago_are_not_looked_for_any_more(token_server):
+    """Or whatever leaves a worker would take ever longer, with each token that was ever renewed."""
+    clock = Clock()
+    chain, secrets = oauth(token_server, clock)
+    for _ in range(40):
+        newest = (await chain.resolve("api"))["token"]
+        clock.now += 250
+    assert newest == "access-token-40"
+    assert secrets.redact("access-token-1 and access-token-20") == "access-token-1 and access-token-20"
+    assert secrets.redact("access-token-39, access-token-40") == (
+        "[redacted:api.access_token], [redacted:api.access_token]"
+    )
+    assert secrets.redact("right-secret") == "[redacted:api.client_secret]"
+
+
+async def test_a_token_without_an_end_stays_a_secret(token_server):
+    clock = Clock()
+    token_server.lasts = None
+    chain, secrets = oauth(token_server, clock)
+    for _ in range(3):
+        await chain.resolve("api")
+        clock.now += 100_000
+    assert secrets.redact("access-token-1") == "[redacted:api.access_token]"
+
+
 async def test_a_refresh_token_is_used(token_server):
     clock = Clock()
     token_server.refresh = "refresh"
