@@ -215,7 +215,7 @@ def _texts(said: dict[str, Any], name: str) -> list[str]:
 
 
 def _soon(loop: asyncio.AbstractEventLoop, call: Callable[[], None]) -> None:
-    if not loop.is_closed():
+    with contextlib.suppress(RuntimeError):  # the loop is closed: nobody is left to be told
         loop.call_soon_threadsafe(call)
 
 
