@@ -1,4 +1,4 @@
-"""One of several members: the shards that it is about to give away."""
+"""One of several members: the shards that it is about to give away, and those that others tell of."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from typing import Any, cast
 
 from treadle.bus.local import LocalBus
 from treadle.host.sharing import Sharing
+from treadle.host.thread import CoreThread
 from treadle.runtime.commands import Operate
 from treadle.runtime.core import Core
 from treadle.runtime.ports import SystemClock
@@ -48,3 +49,23 @@ async def test_what_was_held_back_goes_out_only_where_it_is_open_still() -> None
     (offer,) = asked
     assert (offer.name, offer.body) == (OFFER, {"intents": ["a", "b"], "runs": ["run"]})
     assert sharing.withhold([work("c", run="run")]) == [work("c", run="run")]
+
+
+def test_a_shard_that_comes_while_others_tell_of_something_does_not_silence_them() -> None:
+    """They tell on a thread of their own, which would end."""
+
+    class Sly(int):
+        """While somebody looks at it another shard comes, as on the core's thread."""
+
+        def __format__(self, spec: str) -> str:
+            held[9] = 1
+            return "3"
+
+    noticed: list[str] = []
+    held: dict[int, int] = {Sly(3): 1, 4: 1}
+    core: Any = SimpleNamespace(store=SimpleNamespace(held=held, notice=lambda: noticed.append("store")))
+    turning: Any = SimpleNamespace(notice=lambda: noticed.append("core"))
+    nobody: Any = None
+    thread = CoreThread(nobody, nobody, nobody, None, on_open=nobody, on_stop=nobody)
+    thread._heard(core, turning, {"i4"})
+    assert noticed == ["store", "core"]
