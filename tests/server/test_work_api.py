@@ -242,3 +242,11 @@ async def test_a_worker_registers_is_seen_with_each_word_lost_when_silent_and_fo
         assert (replaced["status"], replaced["started_at"]) == ("draining", instant_text(now))
         now += GONE_NS
         assert await row() is None
+
+
+async def test_a_worker_that_was_about_to_leave_and_stays_gets_work(http: httpx.AsyncClient) -> None:
+    await said(http, "register", draining=True)
+    await http.post("/runs", json={"workflow": "paid"})
+    assert (await said(http, "take", pools=["default"], limit=5))["items"] == []
+    await said(http, "register", draining=False)
+    assert len((await said(http, "take", pools=["default"], limit=5, wait=5))["items"]) == 1
