@@ -11,6 +11,7 @@ import httpx
 import pytest
 
 from treadle import Engine
+from treadle.bus.http import HttpBus
 from treadle.kernel.values import digest_bytes, encode
 from treadle.lang.duration import instant_text
 from treadle.runtime.commands import LATE
@@ -250,3 +251,13 @@ async def test_a_worker_that_was_about_to_leave_and_stays_gets_work(http: httpx.
     assert (await said(http, "take", pools=["default"], limit=5))["items"] == []
     await said(http, "register", draining=False)
     assert len((await said(http, "take", pools=["default"], limit=5, wait=5))["items"]) == 1
+
+
+async def test_a_worker_with_many_places_asks_for_no_more_than_anybody_is_handed_at_once(
+    engine: Engine,
+) -> None:
+    bus = HttpBus(["http://localhost"], "w", transport=httpx.ASGITransport(app=create_app(engine)))
+    try:
+        assert (await bus.take(["default"], 5_000)).items == []
+    finally:
+        await bus.close()
