@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import json
-from typing import Any
+from typing import Any, cast
 
 import httpx
 import pytest
 
 from treadle import Engine
 from treadle.server.app import create_app
+from treadle.server.paging import cursor
 from treadle.testing import assert_replays
 
 from .conftest import APPROVAL, FLOW, deployed
@@ -196,6 +197,9 @@ async def test_a_cursor_of_other_filters_is_refused(http: httpx.AsyncClient) -> 
     more = (await http.get("/runs", params={"limit": 1})).json()["next"]
     refused(await http.get("/runs", params={"cursor": more, "workflow": "x"}), 400, "BAD_CURSOR")
     refused(await http.get("/runs", params={"cursor": "nonsense"}), 400, "BAD_CURSOR")
+    for at in ("x", -1, 2**60, None, [1], 1.5):
+        made = cursor({}, cast(Any, at))
+        refused(await http.get("/definitions", params={"cursor": made}), 400, "BAD_CURSOR")
 
 
 @pytest.mark.parametrize(

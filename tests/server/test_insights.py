@@ -37,6 +37,7 @@ async def test_runs_are_counted_over_time_by_workflow_and_by_what_became_of_them
     assert counted == {("greet", "completed"): 2, ("broken", "failed"): 1}
     narrowed = (await http.get("/stats/history", params={"workflow": "broken"})).json()["items"]
     assert {item["workflow"] for item in narrowed} == {"broken"}
+    assert (await http.get("/stats/history", params={"since": "0001-01-01T00:00:00Z"})).status_code == 200
     refused = await http.get("/stats/history", params={"since": "soon"})
     assert (refused.status_code, refused.json()["where"]) == (422, "since")
 

@@ -143,10 +143,28 @@ wait(here.keeper)
 """
 
 
+# The fourth process cannot be started.
+CROWDED = """
+made, start = 0, asyncio.create_subprocess_exec
+
+async def sometimes(*command, **more):
+    global made
+    made += 1
+    if made == 4:
+        raise BlockingIOError(11, "Resource temporarily unavailable")
+    return await start(*command, **more)
+
+asyncio.create_subprocess_exec = sometimes
+
+async def main"""
+
+
 @contextmanager
-def keeping(serves: str = 'here.say_ready({"url": ""})') -> Iterator[subprocess.Popen[str]]:
+def keeping(
+    serves: str = 'here.say_ready({"url": ""})', keeps: str = KEEPS
+) -> Iterator[subprocess.Popen[str]]:
     """A keeper of children that do nothing but keep its rules; `serves` is what they do before they wait."""
-    command = [sys.executable, "-c", KEEPS, CHILD.format(serves=serves)]
+    command = [sys.executable, "-c", keeps, CHILD.format(serves=serves)]
     process = subprocess.Popen(command, text=True, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
     try:
         yield process
@@ -203,6 +221,20 @@ def test_one_that_cannot_stay_is_started_again_ever_more_slowly() -> None:
         assert pauses == [0.2, 0.4, 0.8]
         keeper.send_signal(signal.SIGTERM)
         assert keeper.wait(60) == 0
+
+
+def test_one_for_which_the_system_has_no_room_is_tried_again_and_the_others_go_on() -> None:
+    with keeping(keeps=KEEPS.replace("\nasync def main", CROWDED)) as keeper:
+        assert keeper.stdout is not None
+        assert keeper.stderr is not None
+        keeper.stdout.readline()
+        before = children(keeper.pid)
+        os.kill(before[0], signal.SIGKILL)
+        until(lambda: len({*children(keeper.pid)} - {*before}) == 1, "another has taken its place")
+        assert {*before[1:]} <= {*children(keeper.pid)}
+        keeper.send_signal(signal.SIGTERM)
+        assert keeper.wait(60) == 0
+        assert "cannot be started" in keeper.stderr.read()
 
 
 def test_a_second_signal_has_all_leave_at_once() -> None:

@@ -11,6 +11,7 @@ import httpx
 import pytest
 
 from treadle import Engine
+from treadle.bus.http import HttpBus
 from treadle.kernel.values import digest_bytes, encode
 from treadle.lang.duration import instant_text
 from treadle.runtime.commands import LATE
@@ -242,3 +243,21 @@ async def test_a_worker_registers_is_seen_with_each_word_lost_when_silent_and_fo
         assert (replaced["status"], replaced["started_at"]) == ("draining", instant_text(now))
         now += GONE_NS
         assert await row() is None
+
+
+async def test_a_worker_that_was_about_to_leave_and_stays_gets_work(http: httpx.AsyncClient) -> None:
+    await said(http, "register", draining=True)
+    await http.post("/runs", json={"workflow": "paid"})
+    assert (await said(http, "take", pools=["default"], limit=5))["items"] == []
+    await said(http, "register", draining=False)
+    assert len((await said(http, "take", pools=["default"], limit=5, wait=5))["items"]) == 1
+
+
+async def test_a_worker_with_many_places_asks_for_no_more_than_anybody_is_handed_at_once(
+    engine: Engine,
+) -> None:
+    bus = HttpBus(["http://localhost"], "w", transport=httpx.ASGITransport(app=create_app(engine)))
+    try:
+        assert (await bus.take(["default"], 5_000)).items == []
+    finally:
+        await bus.close()

@@ -175,6 +175,7 @@ class TokenServer(ThreadingHTTPServer):
     url: str
     seen: list[dict[str, str]]
     refresh: str
+    lasts: Any
 
 
 class TokenHandler(BaseHTTPRequestHandler):
@@ -196,7 +197,7 @@ class TokenHandler(BaseHTTPRequestHandler):
                 200,
                 {
                     "access_token": f"access-token-{number}",
-                    "expires_in": 300,
+                    "expires_in": self.server.lasts,
                     "token_type": "Bearer",
                     **extra,
                 },
@@ -218,7 +219,7 @@ class TokenHandler(BaseHTTPRequestHandler):
 def token_server():
     server = TokenServer(("127.0.0.1", 0), TokenHandler)
     server.url = f"http://127.0.0.1:{server.server_address[1]}/token"
-    server.seen, server.refresh = [], ""
+    server.seen, server.refresh, server.lasts = [], "", 300
     threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.02}, daemon=True).start()
     yield server
     server.shutdown()
@@ -260,6 +261,43 @@ async def test_client_credentials_are_fetched_once_and_renewed_before_they_expir
     assert secrets.redact("access-token-1 access-token-2 right-secret") == (
         "[redacted:api.access_token] [redacted:api.access_token] [redacted:api.client_secret]"
     )
+
+
+@pytest.mark.parametrize("said", ["an hour", [], "nan", 1e300, -1, 0, None])
+async def test_a_token_of_which_the_endpoint_says_no_time_is_kept_for_an_hour(token_server, said):
+    clock = Clock()
+    token_server.lasts = said
+    chain, _ = oauth(token_server, clock)
+    for seconds in (0, 3_500, 50):
+        clock.now += seconds
+        fields = await chain.resolve("api")
+    assert fields["token"] == "access-token-2"
+    assert len(token_server.seen) == 2
+
+
+async def test_tokens_that_expired_long_ago_are_not_looked_for_any_more(token_server):
+    """Or whatever leaves a worker would take ever longer, with each token that was ever renewed."""
+    clock = Clock()
+    chain, secrets = oauth(token_server, clock)
+    for _ in range(40):
+        newest = (await chain.resolve("api"))["token"]
+        clock.now += 250
+    assert newest == "access-token-40"
+    assert secrets.redact("access-token-1 and access-token-20") == "access-token-1 and access-token-20"
+    assert secrets.redact("access-token-39, access-token-40") == (
+        "[redacted:api.access_token], [redacted:api.access_token]"
+    )
+    assert secrets.redact("right-secret") == "[redacted:api.client_secret]"
+
+
+async def test_a_token_without_an_end_stays_a_secret(token_server):
+    clock = Clock()
+    token_server.lasts = None
+    chain, secrets = oauth(token_server, clock)
+    for _ in range(3):
+        await chain.resolve("api")
+        clock.now += 100_000
+    assert secrets.redact("access-token-1") == "[redacted:api.access_token]"
 
 
 async def test_a_refresh_token_is_used(token_server):

@@ -13,7 +13,7 @@ import pytest
 from treadle import Engine
 from treadle.host.news import Watching, outcome
 from treadle.host.readers import Readers
-from treadle.kernel.errors import RunFailed
+from treadle.kernel.errors import RunFailed, StoreBusy
 from treadle.runs import Run
 from treadle.runtime.ports import News
 from treadle.store.rows import Batch
@@ -123,6 +123,28 @@ async def test_who_comes_back_is_told_what_was_committed_and_not_delivered() -> 
     assert await told(after={"another": 4}, last=3) == [1, 2, 3]
     assert await told(after={}, last=2) == [1, 2]
     assert await told(after=5, last=5) == []
+
+
+class Busy(Stored):
+    """It does not answer at first."""
+
+    asked = 0
+
+    async def events_after(self, run: str, after: int, record: int = 1) -> list[dict[str, Any]]:
+        self.asked += 1
+        if self.asked == 1:
+            raise StoreBusy()
+        return await super().events_after(run, after, record)
+
+
+async def test_an_observer_misses_nothing_while_the_store_does_not_answer() -> None:
+    """What it misses last of all nothing would bring back."""
+    seen: list[int] = []
+    watching = watching_of(Busy(3))
+    watching.observe(lambda event: seen.append(event["seq"]), after=0)
+    watching.tell([news(3, ended=True)])
+    await watching.drain()
+    assert seen == [1, 2, 3]
 
 
 async def test_after_does_not_speak_of_runs_that_begin_later() -> None:

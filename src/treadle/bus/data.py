@@ -13,6 +13,8 @@ from treadle.runtime.ports import Work
 
 # The pool of work that asks for none.
 DEFAULT_POOL: Final = "default"
+# Nobody is handed more at once.
+TAKE_MAX: Final = 1_000
 NOT_HANDED_OUT: Final = "NOT_HANDED_OUT"
 # What the worker in the owner's own process is called, and its lane for work that it leaves to all others.
 RESIDENT: Final = "resident"

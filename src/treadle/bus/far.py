@@ -34,10 +34,15 @@ from .waiting import at_most
 log = logging.getLogger("treadle.bus")
 T = TypeVar("T")
 R = TypeVar("R")
+# Work that waits: its run, intent, pool, and how often it was handed out.
+Waiting = tuple[str, str, str, int]
 
 # A relay looks this often whether tickets got lost.
 SWEEP_S: Final = 1.0
 SWEEP_TICKETS_MAX: Final = 1_000
+# The oldest work that waits gets another ticket after this time, and after twice as long each time.
+PASSED_BY_S: Final = (5.0, 60.0)
+PASSED_BY_MAX: Final = 100
 # The worker in the owner's own process gets so much of a start.
 RESIDENT_FIRST_S: Final = 0.01
 # An open `take` looks this often what it has been told.
@@ -66,6 +71,7 @@ class Relay:
         shards: Shards,
         shard_of: Callable[[str], int],
         patience_s: float,
+        passed_by_s: tuple[float, float] = PASSED_BY_S,
     ) -> None:
         self._hatch = hatch
         self._carrier = carrier
@@ -76,6 +82,9 @@ class Relay:
         # Tickets of an owner's earlier life are not taken for ours.
         self._life = secrets.token_hex(4)
         self._repeats = 0
+        self._passed_by_s = passed_by_s
+        # The oldest work that waits: when it gets another ticket, and how long after that one the next.
+        self._passed_by: dict[str, tuple[float, float]] = {}
         # Who has asked here: told when what they have is not wanted any more.
         self._workers: set[str] = set()
         self._busy = asyncio.Lock()
@@ -131,22 +140,39 @@ class Relay:
                 log.debug("the carrier does not answer")
 
     async def sweep(self) -> None:
-        """A pool in which work waits and of which no tickets are left gets new ones."""
+        """A pool in which work waits and of which no tickets are left gets new ones. Tickets of work that nobody can do
+        may be left for ever: they must not keep other work whose ticket is gone from ever getting one."""
         bus = self._hatch.bus
         bus.expire()
         await self.flush()
         pools = [pool for pool, count in bus.waiting().items() if count]
+        late = self._late(bus.still_waiting(pools, PASSED_BY_MAX))
         if not pools:
             return
         queued = await self._carrier.queued(pools)
         empty = {pool for pool in pools if not queued.get(pool)}
         self._repeats += 1
+        late = [one for one in late if one[2] not in empty]
         again = [
             self._ticket(run, intent, pool, f"{attempt}.{self._repeats}")
-            for run, intent, pool, attempt in bus.still_waiting(empty, SWEEP_TICKETS_MAX)
+            for run, intent, pool, attempt in (*bus.still_waiting(empty, SWEEP_TICKETS_MAX), *late)
         ]
         if again:
             await self._carrier.push(again)
+
+    def _late(self, oldest: Sequence[Waiting]) -> list[Waiting]:
+        """Those of these that have waited for long since their last ticket."""
+        now, (first_s, longest_s) = asyncio.get_running_loop().time(), self._passed_by_s
+        before, self._passed_by = self._passed_by, {}
+        late: list[Waiting] = []
+        for one in oldest:
+            at, pause_s = before.get(one[1], (now + first_s, first_s))
+            if at <= now:
+                late.append(one)
+                pause_s = min(2 * pause_s, longest_s)
+                at = now + pause_s
+            self._passed_by[one[1]] = at, pause_s
+        return late
 
     # --- questions ---
 
@@ -215,7 +241,7 @@ def _texts(said: dict[str, Any], name: str) -> list[str]:
 
 
 def _soon(loop: asyncio.AbstractEventLoop, call: Callable[[], None]) -> None:
-    if not loop.is_closed():
+    with contextlib.suppress(RuntimeError):  # the loop is closed: nobody is left to be told
         loop.call_soon_threadsafe(call)
 
 

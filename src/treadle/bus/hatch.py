@@ -8,6 +8,7 @@ intent fails with the reason: done again it would come back the same. In a batch
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from collections.abc import Awaitable, Callable, Collection, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -86,14 +87,16 @@ class Hatch:
         woken = asyncio.Event()
 
         def wake() -> None:
-            loop.call_soon_threadsafe(woken.set)
+            with contextlib.suppress(RuntimeError):  # the loop is closed, and with it whoever waited
+                loop.call_soon_threadsafe(woken.set)
 
         end = self.bus.listen(wake)
         try:
             while True:
                 woken.clear()
                 self.bus.expire()
-                leaving = self._closed.is_set() or worker in self._leaving or await gone()
+                # Asked first: it takes a while, in which the worker may be told to leave.
+                leaving = await gone() or self._closed.is_set() or worker in self._leaving
                 items = self.bus.take(worker, pools, 0 if leaving else limit, can)
                 found = Taken([self._handed(item) for item in items], self.bus.revoked(worker))
                 left = until - loop.time()

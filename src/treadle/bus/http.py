@@ -19,7 +19,7 @@ from treadle.kernel.values import digest as digest_of
 from treadle.store.rows import DefinitionRow
 
 from .carrier import Away
-from .data import Handed, Noted, Settled, Settling, Taken, Told
+from .data import TAKE_MAX, Handed, Noted, Settled, Settling, Taken, Told
 from .messages import convert, handed_from_value, settling_value, told_value
 
 log = logging.getLogger("treadle.worker")
@@ -73,7 +73,7 @@ class HttpBus:
 
     async def take(self, pools: Collection[str], limit: int, *, wait_s: float = 0) -> Taken:
         about = {key: value for key, value in self._about.items() if key != "pools"}
-        asked = {**about, "pools": sorted(pools), "limit": limit, "wait": float(wait_s)}
+        asked = {**about, "pools": sorted(pools), "limit": min(limit, TAKE_MAX), "wait": float(wait_s)}
         found = await self._post("take", asked, timeout_s=wait_s + ANSWER_S)
         return Taken([handed_from_value(item) for item in found["items"]], list(found.get("revoked", ())))
 

@@ -104,12 +104,12 @@ class LocalBus(WorkQueues, BusView):
         return taken
 
     def _hand(self, entry: WorkEntry, worker: str) -> Handed:
-        entry.waits, entry.worker = False, worker
+        self._leaves(entry)
+        entry.worker = worker
         entry.attempt += 1
         self.caps.took(entry.queue.pool)
         entry.lease = self._seal.lease(entry.work.intent.id, worker)
         entry.expires_ns = self._clock.now_ns() + self._lease_ns
-        entry.queue.waiting -= 1
         self._leases[entry.lease] = entry
         return Handed(entry.work, entry.attempt, entry.lease, self._lease_ns / 1e9)
 
@@ -198,11 +198,11 @@ class LocalBus(WorkQueues, BusView):
         entry = None if intent is None else self._entries.get(intent)
         if entry is None or not entry.waits or worker in entry.declined:
             return None
-        entry.waits, entry.worker, entry.lease = False, worker, lease
+        self._leaves(entry)
+        entry.worker, entry.lease = worker, lease
         self.caps.took(entry.queue.pool)
         entry.attempt = max(1, entry.attempt)
         entry.expires_ns = self._clock.now_ns() + self._lease_ns
-        entry.queue.waiting -= 1
         self._leases[lease] = entry
         return entry
 

@@ -288,15 +288,22 @@ class WorkQueues:
             found = [
                 entry
                 for entry in self._entries.values()
-                if entry.waits
-                and entry.queue.lane == OTHERS
-                and (RESIDENT in entry.declined) == declined
-                and chosen(entry.work)
+                if entry.waits and entry.queue.lane == OTHERS and (RESIDENT in entry.declined) == declined
             ]
-            for entry in found:
-                del self._entries[entry.work.intent.id]
-                self._leaves(entry)
-        self.offer([entry.work for entry in found])
+        # Asked without the lock: it is somebody else's code. Meanwhile it is there as before, for whoever takes or settles it.
+        lanes = [(entry, resident.lane_of(entry.work)) for entry in found if chosen(entry.work)]
+        moved: list[WorkEntry] = []
+        with self._lock:
+            for entry, lane in lanes:
+                if not entry.waits or self._entries.get(entry.work.intent.id) is not entry:
+                    continue
+                entry.declined = {who: why for who, why in entry.declined.items() if who != RESIDENT}
+                if lane != OTHERS:
+                    self._leaves(entry)
+                    entry.queue = self._queue(entry.queue.pool, lane)
+                    self._line_up(entry, last=True)
+                    moved.append(entry)
+        self._tell(moved)
 
     # --- everybody's ---
 
@@ -375,8 +382,13 @@ class WorkQueues:
 
     def _put_back(self, entry: WorkEntry, *, last: bool = False) -> None:
         """At the front: it has waited longer than the others. What somebody declined goes to the back."""
-        entry.waits, entry.worker, entry.lease, entry.expires_ns = True, "", "", NEVER_NS
         self.caps.back(entry.queue.pool)
+        self._line_up(entry, last=last)
+
+    def _line_up(self, entry: WorkEntry, *, last: bool) -> None:
+        """As an entry of its own: the one before may stand in a line still, and is passed over there."""
+        entry = msgspec.structs.replace(entry, waits=True, worker="", lease="", expires_ns=NEVER_NS)
+        self._entries[entry.work.intent.id] = entry
         (entry.queue.entries.append if last else entry.queue.entries.appendleft)(entry)
         entry.queue.waiting += 1
         if self._fresh is not None:

@@ -221,8 +221,7 @@ class Bridge:
     def _interrupted(self, error: TreadleError) -> None:
         """The core is gone, and another comes."""
         self.bus.revoke([work.intent.id for work, _ in self.bus.works()])
-        self.asks.leave_threads_unanswered(error)
-        self.home.hop(self.asks.leave_unanswered, error)
+        self.asks.interrupt(error)
 
     def _moved(self) -> None:
         """Those who wait for runs look again: news of some come from elsewhere from now on."""

@@ -8,14 +8,16 @@ and one that wants certain runs names them. A new owner is asked again.
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import Awaitable, Callable
-from contextlib import suppress
 from typing import Any, Final
 
 from treadle.kernel.errors import TreadleError
 from treadle.work.worker import Worker
 
 from .passage import Seat
+
+log = logging.getLogger("treadle")
 
 HELP: Final = "help"
 _LOOK_S: Final = 0.25
@@ -44,19 +46,24 @@ class Helping:
     async def end(self) -> None:
         if self._task is not None:
             self._task.cancel()
-            with suppress(asyncio.CancelledError):
-                await self._task
+            # Waited for, not awaited: what befell it must not keep an engine from its end.
+            await asyncio.wait([self._task])
             self._task = None
 
     async def _ask(self) -> None:
         """Until this process owns the store itself: on a file it stays the owner, and has nobody to ask."""
         told: object = None
         while self._seat.shares or self._seat.core is None:
-            asked = self._wanted()
-            if asked is not None and asked != told:
-                with suppress(TreadleError):  # an owner that is going: the next one is asked
+            try:
+                asked = self._wanted()
+                if asked is not None and asked != told:
                     await self._operate(HELP, {"runs": asked[1]})
                     told = asked
+            except TreadleError:
+                pass  # an owner that is going: the next one is asked
+            except Exception:
+                log.exception("nobody can be asked to help")
+                return
             await asyncio.sleep(_LOOK_S)
 
     def _wanted(self) -> tuple[str, Any] | None:

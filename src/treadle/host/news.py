@@ -16,7 +16,7 @@ from contextlib import suppress
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
-from treadle.kernel.errors import TreadleError
+from treadle.kernel.errors import PASSING, TreadleError
 from treadle.kernel.model import ENGINE_KINDS, TERMINAL
 from treadle.kernel.values import copied, to_value
 from treadle.runtime.core import Core
@@ -386,15 +386,22 @@ class _Observing:
     async def _work(self) -> None:
         while not self._queue.empty():
             news = self._queue.get_nowait()
-            if news is None:
-                await self._catch_up()
-                continue
-            if isinstance(news, MovedRun):
-                # It happened elsewhere.
-                await self._look_up(news.id, news.no, new=news.new)
-                if news.status in TERMINAL:
-                    self._end(news.id)
-                continue
+            while True:
+                try:
+                    await self._hear(news)
+                    break
+                except PASSING:  # the store does not answer now; what was told already is not told again
+                    await asyncio.sleep(POLL_S)
+
+    async def _hear(self, news: News | MovedRun | None) -> None:
+        if news is None:
+            await self._catch_up()
+        elif isinstance(news, MovedRun):
+            # It happened elsewhere.
+            await self._look_up(news.id, news.no, new=news.new)
+            if news.status in TERMINAL:
+                self._end(news.id)
+        else:
             if news.events:
                 await self._pass_on(news.run, news.no, news.events)
             elif news.ended:

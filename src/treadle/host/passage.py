@@ -12,8 +12,9 @@ import logging
 import os
 import time
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from contextlib import suppress
+from functools import partial
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from treadle.bus.local import LocalBus
@@ -36,6 +37,7 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("treadle")
 T = TypeVar("T")
+_Unanswered = asyncio.Future[Any] | concurrent.futures.Future[Any]
 
 # How long a guest waits for the owner's answer before it says whom it waits for, and how often again.
 PATIENCE_S: Final = 5.0
@@ -238,7 +240,7 @@ class Asks:
         self._readonly = readonly
         self.patience_s, self._said_waiting = PATIENCE_S, -PATIENCE_S
         self._failure: BaseException | None = None
-        self._unanswered: set[asyncio.Future[Any] | concurrent.futures.Future[Any]] = set()
+        self._unanswered: set[_Unanswered] = set()
 
     def submit(self, command: Command) -> None:
         """Any thread may."""
@@ -319,17 +321,29 @@ class Asks:
 
     def leave_unanswered(self, failure: BaseException) -> None:
         """On the event loop: whoever waits is told that no answer comes."""
-        self._leave_unanswered(failure, object)
+        _leave(failure, list(self._unanswered))
 
     def leave_threads_unanswered(self, failure: BaseException) -> None:
         """The event loop's own thread may be one of those that wait: it could not tell itself."""
-        self._leave_unanswered(failure, concurrent.futures.Future)
+        _leave(failure, _of_threads(list(self._unanswered)))
 
-    def _leave_unanswered(self, failure: BaseException, only: type[Any]) -> None:
-        for future in list(self._unanswered):
-            if isinstance(future, only) and not future.done():
-                with suppress(concurrent.futures.InvalidStateError):  # it was answered just now
-                    future.set_exception(failure)
+    def interrupt(self, failure: BaseException) -> None:
+        """From any thread, where another core comes: whoever waits now is told. Who asks until that has come to the loop asks
+        the next core, which does it."""
+        asked = list(self._unanswered)
+        _leave(failure, _of_threads(asked))
+        self._home.hop(partial(_leave, failure), asked)
+
+
+def _of_threads(futures: Iterable[_Unanswered]) -> list[_Unanswered]:
+    return [future for future in futures if isinstance(future, concurrent.futures.Future)]
+
+
+def _leave(failure: BaseException, futures: Iterable[_Unanswered]) -> None:
+    for future in futures:
+        if not future.done():
+            with suppress(concurrent.futures.InvalidStateError):  # it was answered just now
+                future.set_exception(failure)
 
 
 class CorePort:

@@ -17,6 +17,7 @@ from typing import Any, Final, Protocol
 from treadle.kernel.errors import PASSING
 from treadle.runtime.core import Core
 from treadle.runtime.ports import Work
+from treadle.runtime.recovery import offers
 from treadle.runtime.shards import home_on
 from treadle.store.members import LEASE_NS, Membership, Pace, Roster
 
@@ -34,7 +35,6 @@ class WorkPort(Protocol):
         """All that was offered and is not done; whether somebody has it in hand."""
         ...
 
-    def offer(self, works: Sequence[Work]) -> None: ...
     def revoke(self, intents: Sequence[str]) -> None: ...
 
 
@@ -63,7 +63,8 @@ class Sharing:
         # Shards that are to be given away, until when that is tried; and those that had too much to do.
         self._leaving: dict[int, float] = {}
         self._left_alone: dict[int, float] = {}
-        self._held_back: list[Work] = []
+        # Intents, each with its run.
+        self._held_back: dict[str, str] = {}
         # What the core held when it was last seen to: a commit may have found out since that some were taken.
         self._known = set(core.store.held)
         # Until when nobody can take us for gone, however long what we said was on its way.
@@ -120,7 +121,7 @@ class Sharing:
             if shard not in self._leaving and shard in self._core.store.held:
                 self._leaving[shard] = now + HELD_BACK_S
         if self._leaving:
-            self._held_back += self._withdrawn(lambda shard, in_hand: shard in self._leaving and not in_hand)
+            self._hold_back(self._withdrawn(lambda shard, in_hand: shard in self._leaving and not in_hand))
 
     def _give(self) -> None:
         busy = {self._shard_of(work) for work, _ in self._bus.works()}
@@ -139,13 +140,11 @@ class Sharing:
         self._stay(late)
 
     def _stay(self, shards: Collection[int]) -> None:
-        """These are not given away after all: what was held back for that goes out."""
+        """These are not given away after all: what was held back for that goes out, where it is open still."""
         for shard in shards:
             self._leaving.pop(shard, None)
-        works = [work for work in self._held_back if self._shard_of(work) in shards]
-        if works:
-            self._held_back = [work for work in self._held_back if self._shard_of(work) not in shards]
-            self._bus.offer(works)
+        for asked in offers(self._held_back_of(shards), self._core.held):
+            self._core.submit(asked)
 
     def _lose(self, shards: Collection[int]) -> None:
         self._core.lose(shards)
@@ -156,7 +155,7 @@ class Sharing:
         self._known.difference_update(shards)
         for shard in shards:
             self._leaving.pop(shard, None)
-        self._held_back = [work for work in self._held_back if self._shard_of(work) not in shards]
+        self._held_back_of(shards)
         self._withdrawn(lambda shard, in_hand: shard in shards)
         self._moved()
 
@@ -164,8 +163,19 @@ class Sharing:
         """What of new work may go out."""
         if not self._leaving:
             return works
-        self._held_back += [work for work in works if self._shard_of(work) in self._leaving]
+        self._hold_back([work for work in works if self._shard_of(work) in self._leaving])
         return [work for work in works if self._shard_of(work) not in self._leaving]
+
+    def _hold_back(self, works: Sequence[Work]) -> None:
+        self._held_back.update((work.intent.id, work.run) for work in works)
+
+    def _held_back_of(self, shards: Collection[int]) -> dict[str, str]:
+        """What was held back of these, and is no more."""
+        held = self._core.held
+        found = {intent: run for intent, run in self._held_back.items() if held.shard_of(run) in shards}
+        for intent in found:
+            del self._held_back[intent]
+        return found
 
     def _withdrawn(self, chosen: Callable[[int, bool], bool]) -> list[Work]:
         """Takes work back from the bus."""

@@ -426,7 +426,8 @@ class CoreThread(threading.Thread):
             self.sharing.pace.hurry()
         if everything or f"r{self._asked.asker}" in words:
             self._asked.announced()
-        if everything or any(f"i{shard}" in words for shard in core.store.held):
+        # In one go: the core's thread gains and loses shards meanwhile.
+        if everything or any(f"i{shard}" in words for shard in tuple(core.store.held)):
             core.store.notice()
         elif not words & {MEMBERS, f"r{self._asked.asker}"}:
             return

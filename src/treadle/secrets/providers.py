@@ -86,7 +86,7 @@ class Secrets:
     def tokens(self) -> Tokens:
         from .tokens import Tokens
 
-        return Tokens(self._clock)
+        return Tokens(self._clock, self.redactor.forget)
 
     def provider(self, provider: Provider) -> Provider:
         """Adds a source of secrets, such as a vault. Usable as a decorator."""

@@ -62,12 +62,18 @@ class Redactor:
                 if marked or field.lower() not in _PLACES:
                     self.add(f"{name}.{field}", part, marked=marked)
             return
-        parts = [value, value.strip(), *(value.splitlines() if "\n" in value else ())]
-        for part in parts:
+        for part in _parts(value):
             if part and (marked or len(part) >= LENGTH_MIN) and part not in self._known:
                 with self._lock:
                     self._known[part] = name
                     self._stale = self.knows = True
+
+    def forget(self, value: str) -> None:
+        """It is no secret any more."""
+        with self._lock:
+            for part in _parts(value):
+                self._known.pop(part, None)
+            self._stale = True
 
     def text(self, text: str) -> str:
         """The text without any known secret."""
@@ -85,9 +91,13 @@ class Redactor:
         # A thread that sees the old state has been given no newer secret.
         if self._stale:
             with self._lock:
-                self._matcher = _Matcher(self._known)
+                self._matcher = _Matcher(self._known) if self._known else None
                 self._stale = False
         return self._matcher
+
+
+def _parts(value: str) -> list[str]:
+    return [value, value.strip(), *(value.splitlines() if "\n" in value else ())]
 
 
 class _Matcher:

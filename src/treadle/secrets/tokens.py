@@ -22,6 +22,9 @@ from .redact import without_credentials
 
 RENEW_BEFORE_S: Final = 60.0
 TOKEN_LIFE_S_DEFAULT: Final = 3600.0
+# So long after its end a token that was renewed is no secret any more.
+FORGOTTEN_AFTER_S: Final = 3600.0
+TOKEN_LIFE_S_MAX: Final = 10 * 365 * 86_400.0
 
 
 class TokenRequest(msgspec.Struct, frozen=True, kw_only=True):
@@ -42,14 +45,23 @@ class Token(msgspec.Struct, frozen=True):
     fields: dict[str, str]
     refresh_token: str | None
     renew_at: float
+    # When it opens nothing any more, if its endpoint said so.
+    until: float | None
 
 
 class Tokens:
     """Tokens by request."""
 
-    def __init__(self, clock: Callable[[], float] = time.time) -> None:
+    def __init__(
+        self, clock: Callable[[], float] = time.time, forget: Callable[[str], None] = lambda text: None
+    ) -> None:
+        """`forget` is told of a token that is no secret any more: there are ever new ones, and each is looked for in all that
+        leaves the worker."""
         self._clock = clock
+        self._forget = forget
         self._kept: dict[str, Token] = {}
+        # Those that were renewed, each with its end.
+        self._renewed: list[tuple[float, str]] = []
         self._locks: dict[str, asyncio.Lock] = {}
 
     async def get(self, request: TokenRequest) -> dict[str, str]:
@@ -59,8 +71,23 @@ class Tokens:
         async with self._locks.setdefault(key, asyncio.Lock()):
             token, now = self._kept.get(key), self._clock()
             if token is None or (request.auto_renew and now >= token.renew_at):
-                token = self._kept[key] = await _renew(request, token, now)
+                before, token = token, await _renew(request, token, now)
+                self._kept[key] = token
+                self._tidy(before, now)
             return dict(token.fields)
+
+    def _tidy(self, before: Token | None, now: float) -> None:
+        if before is not None and before.until is not None:
+            self._renewed.append((before.until, before.fields["token"]))
+        over = [(until, text) for until, text in self._renewed if until + FORGOTTEN_AFTER_S <= now]
+        self._renewed = [one for one in self._renewed if one not in over]
+        # Some endpoints give the same one again while it is good.
+        in_use = {token.fields["token"] for token in self._kept.values()} | {
+            text for _, text in self._renewed
+        }
+        for _, text in over:
+            if text not in in_use:
+                self._forget(text)
 
 
 async def _renew(request: TokenRequest, old: Token | None, now: float) -> Token:
@@ -76,7 +103,8 @@ async def _renew(request: TokenRequest, old: Token | None, now: float) -> Token:
 
 def _token(request: TokenRequest, answer: dict[str, Any], now: float, refresh: str | None) -> Token:
     text = str(answer["access_token"])
-    life_s = float(answer.get("expires_in") or TOKEN_LIFE_S_DEFAULT)
+    said_s = _life_s(answer.get("expires_in"))
+    life_s = TOKEN_LIFE_S_DEFAULT if said_s is None else said_s
     fields = {
         "access_token": text,
         "token": text,
@@ -85,7 +113,16 @@ def _token(request: TokenRequest, answer: dict[str, Any], now: float, refresh: s
     }
     # A token that lives shorter than the margin is still used for half its life.
     renew_at = now + max(life_s - request.renew_before_s, life_s / 2)
-    return Token(fields, answer.get("refresh_token") or refresh, renew_at)
+    until = None if said_s is None else now + said_s
+    return Token(fields, answer.get("refresh_token") or refresh, renew_at, until)
+
+
+def _life_s(said: Any) -> float | None:
+    """As the endpoint says it, if that is a time that one can count on."""
+    with suppress(TypeError, ValueError, OverflowError):
+        if 0 < (life_s := float(said)) < TOKEN_LIFE_S_MAX:
+            return life_s
+    return None
 
 
 async def _fetch(request: TokenRequest, data: dict[str, str]) -> dict[str, Any]:

@@ -6,6 +6,8 @@ from typing import Annotated, Any, Final, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, field_validator
 
+from treadle.bus.data import TAKE_MAX
+
 # What every reader of JSON can count to; no store comes near it.
 NUMBER_MAX: Final = 2**53 - 1
 Version = Annotated[int, Field(ge=0, le=NUMBER_MAX)]
@@ -224,7 +226,7 @@ class RegisterBody(OfWorker):
 
 class TakeBody(OfWorker):
     pools: Pools | None = None
-    limit: int = Field(default=1, ge=0, le=1000)
+    limit: int = Field(default=1, ge=0, le=TAKE_MAX)
     wait: float = Field(default=0, ge=0, strict=False)
     concurrency: int | None = Field(default=None, ge=1, le=1_000_000)
     tools: Names | None = None

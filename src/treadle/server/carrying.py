@@ -102,6 +102,7 @@ class Carrying:
         """Until cancelled."""
         while not (key := self._engine.work_key):  # noqa: ASYNC110 (the core sets it on its own thread)
             await asyncio.sleep(LOOK_S)
+        await self.close()  # of one that failed
         self._carrier = carrier_for(self._engine.store_url, self.bus, key, connections=CONNECTIONS)
         if self._carrier is not None:
             held, shard_of = self._engine.shards_held, self._engine.shard_of

@@ -7,17 +7,18 @@ import binascii
 from typing import Any
 
 from treadle.kernel.errors import TreadleError
-from treadle.kernel.values import Value, decode, digest, encode
+from treadle.kernel.values import decode, digest, encode
 
+from .bodies import NUMBER_MAX
 from .problems import RequestRefused
 
 
-def cursor(filters: dict[str, Any], at: Value) -> str:
+def cursor(filters: dict[str, Any], at: int) -> str:
     body = encode([digest(filters)[7:23], at])
     return base64.urlsafe_b64encode(body).decode().rstrip("=")
 
 
-def position(text: str | None, filters: dict[str, Any]) -> Any:
+def position(text: str | None, filters: dict[str, Any]) -> int | None:
     """Where a cursor points; None without one."""
     if text is None:
         return None
@@ -27,4 +28,6 @@ def position(text: str | None, filters: dict[str, Any]) -> Any:
         raise RequestRefused("BAD_CURSOR", "this is no cursor of this server; begin without one") from error
     if bound != digest(filters)[7:23]:
         raise RequestRefused("BAD_CURSOR", "this cursor belongs to other filters; begin without one")
+    if type(at) is not int or not 0 <= at <= NUMBER_MAX:
+        raise RequestRefused("BAD_CURSOR", "this is no cursor of this server; begin without one")
     return at

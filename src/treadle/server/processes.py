@@ -117,16 +117,20 @@ class ProcessKeeper:
         """One child and whoever comes after it; the exit code of the last."""
         pause = AGAIN_S
         while not self._told.is_set():
-            if number not in self._serving:
-                await self._stand(number)
-            child = self._children[number]
-            code = await child.process.wait()
-            self._serving.discard(number)
+            try:
+                if number not in self._serving:
+                    await self._stand(number)
+            except OSError as error:  # the system has no room for a process now; the others go on
+                lived, why = 0.0, f"cannot be started ({error})"
+            else:
+                child = self._children[number]
+                why = f"ended ({await child.process.wait()})"
+                lived = asyncio.get_running_loop().time() - child.began
+                self._serving.discard(number)
             if self._told.is_set():
                 break
-            lived = asyncio.get_running_loop().time() - child.began
             pause = AGAIN_S if lived > STEADY_S else min(pause * 2, AGAIN_S_MAX)
-            log.warning("%s ended (%d) and is started again in %.1f s", self._named(number), code, pause)
+            log.warning("%s %s and is started again in %.1f s", self._named(number), why, pause)
             try:
                 async with asyncio.timeout(pause):
                     await self._told.wait()

@@ -8,9 +8,10 @@ at once.
 from __future__ import annotations
 
 import asyncio
+import logging
 import signal
 import socket
-from collections.abc import Callable, Generator
+from collections.abc import Awaitable, Callable, Generator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Final
@@ -33,7 +34,11 @@ from .processes import ChildPlace
 from .routing import BODY_MAX
 from .workers import Workers
 
+log = logging.getLogger("treadle.server")
+
 RATE_DEFAULT: Final = 200.0
+# How long what a server does beside requests rests when it has failed.
+REST_S: Final = (1.0, 60.0)
 
 
 @dataclass(frozen=True, slots=True)
@@ -153,10 +158,8 @@ async def serve(engine: Engine, options: Options, ready: Callable[[str, str, str
     bulk: BulkWork = app.state.bulk
     presence: Presence = app.state.presence
     house = Housekeeping(engine, archive=options.archive)
-    watching = [
-        asyncio.ensure_future(work)
-        for work in (workers.watch(), workers.carrying.run(), bulk.go_on(), house.go_on(), presence.go_on())
-    ]
+    beside = (workers.watch, workers.carrying.run, bulk.go_on, house.go_on, presence.go_on)
+    watching = [asyncio.ensure_future(_lasting(work)) for work in beside]
     await server.serve([sock])
     for task in watching:
         task.cancel()
@@ -167,6 +170,19 @@ async def serve(engine: Engine, options: Options, ready: Callable[[str, str, str
     await workers.carrying.close()
     await presence.leave()
     return 0
+
+
+async def _lasting(work: Callable[[], Awaitable[None]]) -> None:
+    """What nobody waits for: if it fails, nobody but the log would know, and nobody else does it."""
+    rest_s, longest_s = REST_S
+    while True:
+        try:
+            await work()
+            return
+        except Exception:
+            log.exception("%s has failed, and begins anew in %g s", work.__qualname__, rest_s)
+            await asyncio.sleep(rest_s)
+            rest_s = min(2 * rest_s, longest_s)
 
 
 def _on_signals(app: FastAPI, server: uvicorn.Server, place: ChildPlace | None) -> Callable[[], bool]:

@@ -177,13 +177,11 @@ class Workers:
                 )
         else:
             row = self._rows[name] = Row(name, instance or "", user, now)
-            self.hatch.welcome(name)
         row.seen_ns = now
         for key, value in told.items():
             if value is not None:
                 setattr(row, key, value)
-        if row.draining:
-            self.hatch.dismiss(name)
+        (self.hatch.dismiss if row.draining else self.hatch.welcome)(name)
         return row
 
     def _is_lost(self, row: Row, now: int) -> bool:

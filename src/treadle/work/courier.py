@@ -146,6 +146,9 @@ class Courier:
         self._held.clear()
         self._unfinished.clear()
         self._look()
+        await self._release(leases)
+
+    async def _release(self, leases: list[str]) -> None:
         try:
             if leases:
                 await self._far.release(leases)
@@ -174,12 +177,17 @@ class Courier:
             if taken is None:
                 return
             self._drop(taken.revoked)
-            works = []
-            for handed in taken.items:
-                self._held[handed.work.intent.id] = handed
-                self._unfinished.add(handed.work.intent.id)
-                works.append(handed.work)
-            self._near.offer(works)
+            await self._accept(taken.items)
+
+    async def _accept(self, items: list[Handed]) -> None:
+        if self._leaving:
+            # It was on its way when we left: nobody here begins it any more.
+            await self._release([handed.lease for handed in items])
+            return
+        for handed in items:
+            self._held[handed.work.intent.id] = handed
+            self._unfinished.add(handed.work.intent.id)
+        self._near.offer([handed.work for handed in items])
 
     async def _renew(self) -> None:
         while True:

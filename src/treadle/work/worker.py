@@ -32,7 +32,7 @@ from .job import Done, Performer, StaysOpen, Threaded, is_revoked
 from .lane import FUNCTIONS, STUCK_S, Lane
 from .others import Others
 from .performers import ANY, PerformerTable, Performs
-from .worker_job import WorkerJob, failed
+from .worker_job import Unanswered, WorkerJob, failed
 
 if TYPE_CHECKING:
     from treadle.bus.protocol import NearSide
@@ -60,7 +60,6 @@ if TYPE_CHECKING:
 
 
 T = TypeVar("T")
-
 log = logging.getLogger("treadle.worker")
 
 COROUTINES: Final = "coroutines"
@@ -159,6 +158,7 @@ class Worker:
         self.bus.attach(self)
 
     def _make_lane(self) -> None:
+        self.unanswered = Unanswered()
         self._lane = Lane(
             self.bus,
             self._serve,
@@ -192,6 +192,7 @@ class Worker:
         """Stops without settling anything: what is open stays open and is done again later."""
         self._stopping = True
         threads = self._lane.close()
+        self.unanswered.end()
         if self._watching is not None:
             self._watching.cancel()
         waiting = list(self._tasks.values())
@@ -245,6 +246,7 @@ class Worker:
         self.bus.reconsider(lambda work: self.others.takes(work.run))
 
     def revoked(self, intents: Sequence[str]) -> None:
+        self.unanswered.leave(intents)
         for intent in intents:
             self._lane.revoke(intent)
         if any(intent in self._tasks for intent in intents):
@@ -257,10 +259,9 @@ class Worker:
     def is_pure(self, work: Work, definition: Any) -> bool:
         """Whether work touches nothing outside and would be done here. Asked on the core thread, before its commit."""
         row = self.performers[work.dialect, work.intent.kind]
-        if row is None or row.pure is None:
-            return False
         try:
-            return row.pure(work.intent, definition) and self.lane_of(work) != OTHERS
+            is_pure = row is not None and row.pure is not None and row.pure(work.intent, definition)
+            return is_pure and self.lane_of(work) != OTHERS
         except Exception:  # the core must not stop for it; the performer finds the same, and says it
             return False
 
@@ -282,11 +283,9 @@ class Worker:
     def _pump(self) -> None:
         assert self._loop is not None
         room = self.concurrency - len(self._tasks)
-        if self._stopping:
-            return
-        if room <= 0:
-            if self.bus.waiting_in(COROUTINES):
-                self._watch()
+        if room <= 0 and self.bus.waiting_in(COROUTINES):
+            self._watch()
+        if room <= 0 or self._stopping:
             return
         for work in [] if self._leaving else self.bus.take_here(COROUTINES, room):
             if work.intent.id in self._tasks:

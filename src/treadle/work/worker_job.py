@@ -9,8 +9,8 @@ from __future__ import annotations
 import asyncio
 import concurrent.futures
 import logging
-from collections.abc import Callable, Mapping
-from contextlib import suppress
+from collections.abc import Callable, Collection, Iterator, Mapping
+from contextlib import contextmanager, suppress
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
@@ -74,6 +74,36 @@ if TYPE_CHECKING:
         def load(self, digest: str) -> Loaded:
             """From any thread but the core's; raises what keeps it from being loaded."""
             ...
+
+
+class Unanswered:
+    """Those of a worker who wait until something is durable. Where its core is over no answer comes, and a thread that
+    waits cannot be cancelled: it is told."""
+
+    def __init__(self) -> None:
+        self._waiting: set[tuple[str, concurrent.futures.Future[Any]]] = set()
+        self._is_over = False
+
+    @contextmanager
+    def waiting(self, intent: str) -> Iterator[concurrent.futures.Future[Any]]:
+        done: concurrent.futures.Future[Any] = concurrent.futures.Future()
+        self._waiting.add((intent, done))
+        try:
+            if self._is_over:
+                raise EngineStopped()
+            yield done
+        finally:
+            self._waiting.discard((intent, done))
+
+    def leave(self, intents: Collection[str]) -> None:
+        """Nobody wants their work any more."""
+        for intent, done in list(self._waiting):
+            if intent in intents:
+                _settle(done)(None, EngineStopped())
+
+    def end(self) -> None:
+        self._is_over = True
+        self.leave([intent for intent, _ in list(self._waiting)])
 
 
 class WorkerJob:
@@ -167,9 +197,9 @@ class WorkerJob:
             self._say(CheckpointSaved(self.run, self.intent.id, body, shown, blobs, ack))
             return
         self.send_said()
-        done: concurrent.futures.Future[Any] = concurrent.futures.Future()
-        self._worker.submit(CheckpointSaved(self.run, self.intent.id, body, shown, blobs, _settle(done)))
-        told = done.result() if self._threaded else await asyncio.wrap_future(done)
+        with self._worker.unanswered.waiting(self.intent.id) as done:
+            self._worker.submit(CheckpointSaved(self.run, self.intent.id, body, shown, blobs, _settle(done)))
+            told = done.result() if self._threaded else await asyncio.wrap_future(done)
         if isinstance(told, dict) and told.get("stale"):
             # Nothing was saved, and others may do this work already: what was to follow must not.
             self._worker.bus.let_go(self.run, self.intent.id, body)
@@ -317,7 +347,7 @@ def _escaped(value: object) -> Value:
 
 def _settle(future: concurrent.futures.Future[Any]) -> Callable[[Any, TreadleError | None], None]:
     def ack(value: Any, error: TreadleError | None) -> None:
-        if future.set_running_or_notify_cancel():
+        with suppress(concurrent.futures.InvalidStateError):  # nobody waits any more
             if error is not None:
                 future.set_exception(error)
             else:

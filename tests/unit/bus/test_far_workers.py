@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import asyncio
+from collections.abc import Callable, Sequence
 
 from treadle.bus.data import DEFAULT_POOL, Handed, Told
 from treadle.bus.hatch import Hatch
@@ -68,3 +69,44 @@ def test_what_is_revoked_beyond_the_bound_is_not_asked_for() -> None:
     bus.revoke(["c"])
     bus.take("one", POOLS, 2)
     assert again == ["d"]
+
+
+def test_work_that_is_claimed_by_its_name_leaves_no_trace_in_a_queue_that_nobody_takes_from() -> None:
+    """Where all workers come over a carrier they claim what they have tickets for, and nobody takes."""
+    bus = LocalBus(SystemClock())
+    for number in range(3_000):
+        bus.offer(works(f"w{number}"))
+        (handed,), _ = bus.claim("one", [f"w{number}"])
+        bus.done(handed.work.intent.id)
+    assert sum(len(queue.entries) for queue in bus._queues.values()) < 1_100
+
+
+async def test_a_worker_that_leaves_while_it_is_looked_after_gets_nothing_more() -> None:
+    bus = LocalBus(SystemClock())
+    hatch = Hatch(bus, Recorder())
+    bus.offer(works("a"))
+
+    async def gone() -> bool:
+        hatch.dismiss("one")
+        return False
+
+    assert (await hatch.take("one", POOLS, 1, gone=gone)).items == []
+
+
+def test_who_tells_of_work_does_not_mind_that_the_loop_of_a_waiting_worker_is_closed() -> None:
+    """It is the thread of the core that tells, and that would be its end."""
+    bus = LocalBus(SystemClock())
+    telling: list[Callable[[], None]] = []
+
+    async def wait() -> None:
+        hatch = Hatch(bus, Recorder())
+        taking = asyncio.ensure_future(hatch.take("one", POOLS, 1, wait_s=60))
+        await asyncio.sleep(0)
+        telling.extend(bus._listeners)
+        hatch.close()
+        await taking
+
+    asyncio.run(wait())
+    for tell in telling:
+        tell()
+    assert telling

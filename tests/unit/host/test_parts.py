@@ -8,10 +8,11 @@ from typing import Any
 
 import pytest
 
+from treadle import Engine
 from treadle.bus.local import LocalBus
 from treadle.host.news import Watching
 from treadle.host.passage import Asks, CorePort, HomeLoop, LoopAck, Seat, ThreadAck
-from treadle.kernel.errors import EngineStopped, Unsupported
+from treadle.kernel.errors import EngineStopped, StoreUnavailable, Unsupported
 from treadle.runtime.commands import Operate
 from treadle.runtime.ports import News, SystemClock
 from treadle.testing.bus_conformance import works
@@ -121,3 +122,12 @@ async def test_who_asks_without_a_core_is_told_at_once() -> None:
         asks.submit(Operate("", "any", {}, None))
     with pytest.raises(Unsupported, match="only looks"):
         await Asks(home, Seat(), readonly=True).operate("any", {})
+
+
+async def test_who_asks_when_the_next_core_is_there_is_answered_by_that_one() -> None:
+    """Word of the end of the one before is on its way to the loop still. To be told of that, and have it done as well, would be
+    wrong."""
+    async with Engine("memory:") as engine:
+        asking = asyncio.ensure_future(engine.look(lambda view: 7))
+        engine._host._interrupted(StoreUnavailable("the server went away"))
+        assert await asking == 7

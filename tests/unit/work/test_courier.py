@@ -177,3 +177,32 @@ async def test_who_leaves_does_not_wait_for_what_nobody_sends_any_more() -> None
     async with asyncio.timeout(10):
         await running
         await courier.flush()
+
+
+class Late(Leaving):
+    """Its answer with work is on its way when the worker leaves."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.told = asyncio.Event()
+
+    async def take(self, pools: Collection[str], limit: int, *, wait_s: float = 0) -> Taken:
+        await self.told.wait()
+        return await super().take(pools, limit, wait_s=wait_s)
+
+    async def register(self, **more: Any) -> None:
+        self.told.set()
+
+
+async def test_work_that_comes_when_its_worker_has_left_is_for_others_at_once() -> None:
+    far, near = Late(), LocalBus(VirtualClock())
+    courier = Courier(far, far, near, pools=["default"], concurrency=1)
+    running = asyncio.ensure_future(courier.run())
+    await asyncio.sleep(0)
+    await courier.leave()
+    await courier.give_back()
+    async with asyncio.timeout(10):
+        await running
+    assert far.gave
+    assert far.released == ["lease"]
+    assert near.find("i") is None, "nobody begins it here"

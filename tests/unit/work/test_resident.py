@@ -18,6 +18,7 @@ from treadle.kernel.model import Intent, OpenIntent
 from treadle.runtime.ports import SystemClock, Work
 from treadle.testing import assert_replays
 from treadle.testing.bus_conformance import work, works
+from treadle.testing.clock import VirtualClock
 
 
 class Resident:
@@ -139,6 +140,50 @@ def test_what_comes_back_is_next_and_what_is_gone_is_skipped() -> None:
     bus.revoke(["b-0"])
     assert [handed.work.intent.id for handed in bus.take("w", ("far",), 9)] == ["a-1"]
     assert [handed.work.intent.id for handed in bus.take("other", ("far",), 9)] == ["a-0"]
+
+
+class Asking(Resident):
+    """While it is asked for its lane, the owner of the work hears how that ended."""
+
+    def __init__(self, bus: LocalBus) -> None:
+        super().__init__()
+        self._bus = bus
+        self.helps = False
+
+    def lane_of(self, work: Work) -> str:
+        if self.helps:
+            self._bus.done("a")
+        return "lane" if self.helps else OTHERS
+
+
+def test_what_is_settled_while_the_resident_reconsiders_it_is_not_offered_again() -> None:
+    bus = LocalBus(SystemClock())
+    resident = Asking(bus)
+    bus.attach(resident)
+    bus.offer(works("a", "b"))
+    resident.helps = True
+    bus.reconsider(lambda work: True)
+    assert names(bus.take_here("lane", 9)) == ["b"]
+    assert bus.find("a") is None
+
+
+async def test_work_that_was_renewed_while_it_waited_has_one_place_in_line_when_it_comes_back() -> None:
+    """With a second one it would be taken from there, too, in the place of other work, which nobody would do then."""
+    clock = VirtualClock()
+    bus = LocalBus(clock)
+    bus.attach(Resident())
+    bus.offer(works("a"))
+    (handed,) = bus.take("other", (DEFAULT_POOL,), 1)
+    await clock.advance(60)
+    bus.expire()
+    assert bus.renew("other", [handed.lease]) == [], "it has the work again, which stood in line by then"
+    bus.release("other", [handed.lease])
+    assert names(bus.take_here("lane", 1)) == ["a"]
+    bus.decline("a", RESIDENT, "no tool slack")
+    bus.offer(works("b"))
+    assert names(bus.take_here("lane", 9)) == ["b"]
+    bus.done("b")
+    assert bus.is_idle("lane")
 
 
 async def test_a_run_with_much_to_do_does_not_hold_up_another(tmp_path: Path) -> None:

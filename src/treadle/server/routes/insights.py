@@ -59,7 +59,7 @@ async def history(request: Request, since: Since = "24h", workflow: str | None =
     """How many runs began in each stretch of time, by workflow and by what became of them."""
     engine = engine_of(request)
     now_ns = engine.clock.now_ns()
-    asked_ns = instant_ns(since, "since", now_ns) or 0
+    asked_ns = max(0, instant_ns(since, "since", now_ns) or 0)
     whole_s = max(1, (now_ns - asked_ns) // _S)
     width_s = next(
         (width for width in _WIDTHS_S if whole_s / width <= STRETCHES_MAX), whole_s // STRETCHES_MAX
