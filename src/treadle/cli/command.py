@@ -142,7 +142,9 @@ class Session:
     @property
     def where(self) -> str:
         """Where runs are looked for, for people."""
-        return f"store {self.store}" if self.server is None else f"server {self.server.url}"
+        from treadle.store.open import shown
+
+        return f"store {shown(self.store)}" if self.server is None else f"server {self.server.url}"
 
     def goes_on(self, id: str) -> str:
         """How a run goes on that nobody here waits for any longer."""

@@ -126,7 +126,7 @@ async def worker(
 
     from treadle.engine import Engine
     from treadle.lang.duration import parse_duration
-    from treadle.secrets.providers import Secrets
+    from treadle.secrets.providers import Secrets, kept_for
     from treadle.server.joining import join
     from treadle.server.remote import RemoteWorker
 
@@ -135,7 +135,8 @@ async def worker(
         drain_s = parse_duration(drain) / 1e9
     except TreadleError as error:
         raise Usage(f"--drain: {error.message}") from error
-    async with Engine("memory:", work=False, secrets=Secrets(file=secrets)) as engine:
+    known = Secrets(file=secrets, store=None if servers else kept_for(cli.store))
+    async with Engine("memory:", work=False, secrets=known) as engine:
         loaded = _loaded(cli, engine, app or (), lenient=checked(validation) == "warn")
         about = {
             "pools": pools,
