@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from functools import partial
@@ -13,6 +12,7 @@ import typer
 
 from treadle.kernel.errors import TreadleError, Unsupported
 
+from . import inputs
 from .command import HOUSE, Actor, Commands, Session
 from .output import EXIT_FAILED, EXIT_OK, Usage
 from .reach import EITHER, NEITHER, lasting
@@ -241,10 +241,10 @@ async def set_(
             content[key] = text
     elif value is not None:
         content = value
-    elif sys.stdin.isatty():
+    elif inputs.is_typed():
         content = str(typer.prompt(f"value of {name}", hide_input=True, err=True))
     else:
-        content = sys.stdin.read().rstrip("\n")
+        content = inputs.standard_input().rstrip("\n")
     if not content:
         raise Usage("the value is empty; type it, pipe it, or give --value")
     async with _keeper(cli) as engine:

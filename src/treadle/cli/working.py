@@ -83,8 +83,8 @@ class WorkerOptions:
                 raise Usage(f"--pool: {word!r} is no name of a pool; use 1 to 64 of a-z, 0-9, _ and -")
         try:
             token = self.token_file.read_text("utf-8").strip() if self.token_file else None
-        except OSError as error:
-            raise Usage(f"--token-file: {error.strerror}: {self.token_file}") from error
+        except (OSError, UnicodeDecodeError) as error:
+            raise Usage(f"--token-file: {self.token_file} cannot be read") from error
         name = self.name or f"{socket.gethostname()}-{os.getpid()}"
         return servers, pools, name, token or os.environ.get("TREADLE_TOKEN")
 
