@@ -99,6 +99,7 @@ def test_the_run_of_a_tick_is_named_after_the_instant_to_the_second() -> None:
         ({"every": "500ms"}, "SCHEDULE_INVALID"),
         ({"every": "soon"}, "SCHEDULE_INVALID"),
         ({"at": "tomorrow"}, "BAD_INSTANT"),
+        ({"at": "9999-12-31T23:59:59-23:59"}, "SCHEDULE_INVALID"),
         ({}, "SCHEDULE_INVALID"),
         ({"every": "1h", "cron": "* * * * *"}, "SCHEDULE_INVALID"),
         ({"every": "1h", "overlap": "maybe"}, "SCHEDULE_INVALID"),

@@ -73,7 +73,10 @@ class Schedule(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
             if field in given:
                 given[field] = _duration(field, given[field])
         if "at" in given:
-            given["at"] = instant_text(parse_instant(given["at"]))
+            try:
+                given["at"] = instant_text(parse_instant(given["at"]))
+            except OverflowError as error:
+                raise _wrong("at", "is in no year from 1 to 9999, by the clock of UTC") from error
         if "input" in given:
             given["input"] = from_caller(given["input"])
         made = Schedule(**given)
