@@ -51,7 +51,7 @@ from .host.watch_methods import WatchMethods
 from .host.work_methods import WorkMethods
 from .performers import performers_of
 from .runs import Run, TypedRun
-from .secrets.providers import Secrets, store_beside
+from .secrets.providers import Secrets, kept_for
 from .store.open import Place, migrate_store, store_path
 from .store.rows import DefinitionRow
 
@@ -117,7 +117,7 @@ class Engine(
         # Skill settings given with a run: kept in memory only, because they may be secrets.
         self.configs: dict[str, Mapping[str, Any]] = {}
         if not isinstance(secrets, Secrets):
-            secrets = Secrets(secrets, store=store_beside(place.path))
+            secrets = Secrets(secrets, store=kept_for(url))
         self._deploying: list[deploys.Deploy] = []
         offers = DialectOffers([apps.offer(self)])
         self._bridge = bridge = Bridge(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import io
 import os
 import re
@@ -18,6 +19,7 @@ from tests import nursery
 from typer.main import get_command
 
 from treadle.cli.main import app
+from treadle.engine import Engine
 
 from .conftest import Cli
 from .flows import ETL
@@ -81,6 +83,48 @@ def test_secrets_are_kept_by_name_and_never_shown(
     monkeypatch.setattr("sys.stdin", io.StringIO(""))
     for wrong in (["--value", "x", "--field", "a=b"], ["--field", "a"], []):
         assert cli("secret", "set", "x", *wrong, "--json", code=2).error["code"] == "USAGE"
+
+
+def test_the_secrets_of_a_database_are_kept_where_runs_find_them(
+    cli: Cli, folder: Path, pg_store: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("TREADLE_HOME", str(folder / "home"))
+    store = ("--store", pg_store, "--json")
+    cli("secret", "set", "api", "--value", "planted-value-4711", *store, code=0)
+    assert cli("secret", "list", *store, code=0).json == [{"name": "api"}]
+    assert cli("secret", "rotate", *store, code=0).json["secrets"] == 1
+
+    async def resolved() -> object:
+        async with Engine(pg_store) as engine:
+            return await engine.secrets.resolve("api")
+
+    assert asyncio.run(resolved()) == "planted-value-4711"
+    cli("secret", "remove", "api", *store, code=0)
+    assert cli("secret", "list", *store, code=0).json == []
+    done = [row["action"] for row in cli("audit", *store, code=0).json]
+    assert done == ["secret.remove", "secret.rotate", "secret.set"]
+
+
+@pytest.mark.parametrize("memory", ["memory:", "memory://", ":memory:"])
+def test_what_is_to_last_is_not_put_into_a_store_that_ends(cli: Cli, memory: str) -> None:
+    for words in (
+        ["secret", "list", "--store", memory],
+        ["secret", "rotate", "--store", memory],
+        ["backup", "all.db", "--store", memory],
+        ["restore", "all.db", "--store", memory],
+        ["archive", "restore", "all.db", "--store", memory],
+        ["migrate", "--from", "sqlite:///treadle.db", "--to", memory],
+        ["migrate", "--from", memory, "--to", "sqlite:///treadle.db"],
+    ):
+        assert "ends with this command" in cli(*words, "--json", code=2).error["message"], words
+
+
+def test_the_password_in_an_address_is_not_told(cli: Cli, pg_store: str) -> None:
+    user, _, rest = pg_store.partition("@")
+    store = ("--store", f"{user.partition('://')[0]}://{user.partition('://')[2] or 'ann'}:hunter2@{rest}")
+    for words in (["list"], ["doctor"], ["doctor", "--json"]):
+        answer = cli(*words, *store)
+        assert "hunter2" not in answer.out + answer.err, words
 
 
 def test_doctor_and_migrate(cli: Cli, write: Write) -> None:

@@ -10,6 +10,7 @@ import pytest
 from treadle.kernel.errors import DefinitionError
 from treadle.lang.duration import instant_text, parse_instant
 from treadle.lang.recurrence import Cron, Every, OneTime, instants, jitter_ns, latest
+from treadle.lang.retention import Retention
 from treadle.lang.schedules import Schedule, run_id
 
 ZONES = ["Europe/Zurich", "America/New_York", "Australia/Lord_Howe", "Asia/Kolkata", "America/Santiago"]
@@ -98,6 +99,7 @@ def test_the_run_of_a_tick_is_named_after_the_instant_to_the_second() -> None:
         ({"every": "500ms"}, "SCHEDULE_INVALID"),
         ({"every": "soon"}, "SCHEDULE_INVALID"),
         ({"at": "tomorrow"}, "BAD_INSTANT"),
+        ({"at": "9999-12-31T23:59:59-23:59"}, "SCHEDULE_INVALID"),
         ({}, "SCHEDULE_INVALID"),
         ({"every": "1h", "cron": "* * * * *"}, "SCHEDULE_INVALID"),
         ({"every": "1h", "overlap": "maybe"}, "SCHEDULE_INVALID"),
@@ -111,3 +113,10 @@ def test_a_schedule_that_means_nothing_is_refused_by_its_field(wrong: dict[str, 
     with pytest.raises(DefinitionError) as refused:
         Schedule.read({"name": "n", "workflow": "w", **wrong})
     assert refused.value.code == code
+
+
+def test_a_tiny_number_of_seconds_is_still_a_duration_when_the_tick_comes() -> None:
+    """Python writes it with an exponent, which no duration has."""
+    schedule = Schedule.read({"name": "n", "workflow": "w", "every": 60, "jitter": 0.00001})
+    assert 0 <= schedule.starts_ns(0) <= 10_000
+    assert Retention.read({"completed": 0.00001}).ages_ns == {"completed": 10_000}

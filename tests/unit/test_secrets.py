@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import asyncio
 import json
 import os
 import stat
@@ -11,8 +12,14 @@ from pathlib import Path
 import pytest
 
 from treadle.kernel.errors import SecretMissing, TreadleError
-from treadle.secrets.files import SecretStore, SecretsUnreadable, parse_secrets, secret_store_path
-from treadle.secrets.providers import Secrets
+from treadle.secrets.files import (
+    SecretStore,
+    SecretsUnreadable,
+    parse_secrets,
+    secret_store_of,
+    secret_store_path,
+)
+from treadle.secrets.providers import Secrets, kept_for
 
 VALUE = "hunter2-hunter2"
 
@@ -232,3 +239,54 @@ def test_where_the_secrets_of_a_store_are_kept(monkeypatch, tmp_path):
         "a password is not part of the place"
     )
     assert "pw" not in os.fspath(one)
+
+
+@pytest.mark.parametrize(
+    "same",
+    [
+        "postgres://db/flows",
+        "postgresql://ann@db:5432/flows",
+        "postgresql:///flows?host=db",
+        "postgresql://db/?dbname=flows&port=5432",
+        "postgresql://flows@db?connect_timeout=3",
+    ],
+)
+def test_one_database_has_one_place_for_its_secrets_however_its_address_is_written(same):
+    assert secret_store_path(same) == secret_store_path("postgresql://db/flows")
+
+
+@pytest.mark.parametrize(
+    "other",
+    [
+        "postgresql://db/others",
+        "postgresql://db:5433/flows",
+        "postgresql:///flows?host=/run/pg",
+        "postgresql://db/flows?options=-csearch_path%3Dmine",
+    ],
+)
+def test_two_stores_never_share_their_secrets(other):
+    assert secret_store_path(other) != secret_store_path("postgresql://db/flows")
+
+
+def test_a_file_keeps_its_secrets_beside_it_whatever_its_name_and_a_store_in_memory_keeps_none():
+    assert secret_store_path("sqlite:///a?b.db") == Path("a?b.db.secrets")
+    assert secret_store_of("memory://") is None
+
+
+def test_where_nobody_knows_the_users_folder_other_secrets_are_found(monkeypatch):
+    def unknown():
+        raise RuntimeError("Could not determine home directory.")
+
+    monkeypatch.delenv("TREADLE_HOME", raising=False)
+    monkeypatch.setattr(Path, "home", unknown)
+    url = "postgresql://db/flows"
+    assert asyncio.run(Secrets(store=kept_for(url), env={"TREADLE_SECRET_A": VALUE}).resolve("a")) == VALUE
+
+
+def test_a_folder_that_takes_no_secrets_is_told_with_its_remedy(tmp_path):
+    (tmp_path / "file").write_text("")
+    store = SecretStore(tmp_path / "file" / "x.secrets")
+    with pytest.raises(TreadleError, match=r"cannot write .*x\.secrets"):
+        store.set("a", VALUE)
+    with pytest.raises(SecretsUnreadable, match="cannot be read"):
+        store.names()

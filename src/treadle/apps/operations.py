@@ -82,6 +82,8 @@ class Applications:
         self._token = token
         # The active application by name, as last seen; forgotten when something is applied.
         self._active: dict[str, App] = {}
+        # The manifest that was applied here last: who read before its commit has seen another one.
+        self._applied: dict[str, str] = {}
 
     @property
     def machine(self) -> ReactiveMachine:
@@ -90,20 +92,27 @@ class Applications:
         assert isinstance(machine, ReactiveMachine)
         return machine
 
+    def _remembered(self, name: str) -> App | None:
+        known = self._active.get(name)
+        return None if known is None or self._applied.get(name, known.digest) != known.digest else known
+
     def _app_on(self, reads: Reads, name: str) -> App:
-        if name not in self._active:
-            registry = self._engine.library.registry(reads)
-            found = cells.active_app(reads, registry, self.machine, name)
-            if cells.is_closed(reads, registry, name):
-                return found  # it may be another one at any moment
+        if (known := self._remembered(name)) is not None:
+            return known
+        registry = self._engine.library.registry(reads)
+        found = cells.active_app(reads, registry, self.machine, name)
+        if not cells.is_closed(reads, registry, name):  # then it may be another one at any moment
             self._active[name] = found
-        return self._active[name]
+        return found
 
     async def active(self, name: str) -> App:
         """The application that runs under a name. One that is new in this store becomes active now."""
-        if (known := self._active.get(name)) is not None and self._decides(name):
-            return known
-        # It is decided elsewhere, where another one may have been applied since.
+        if self._decides(name):
+            if (known := self._remembered(name)) is not None:
+                return known
+        else:
+            # Where it is decided, another one may have been applied since.
+            self._applied.pop(name, None)
         self._active.pop(name, None)
         library = self._engine.library
         manifest = await self._engine.read(
@@ -367,7 +376,9 @@ class Applications:
                 self._active.pop(new.name, None)
                 if current is None or current.digest != new.digest:
                     barrier.check(desk, new.name, body.get("token"))
-                return cells.apply(desk, current, new, asked)
+                answer = cells.apply(desk, current, new, asked)
+                self._applied[new.name] = new.digest
+                return answer
             case barrier.BARRIER:
                 for deploy in body.get("deploys", ()):
                     self.learn(deploys.Deploy.from_value(deploy).row, asked.fetched)

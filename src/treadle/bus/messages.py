@@ -7,6 +7,7 @@ from typing import Any, TypeVar
 
 import msgspec
 
+from treadle.kernel.brief import shaped
 from treadle.kernel.errors import InputInvalid, TreadleError
 from treadle.kernel.model import OpenIntent, Receipt, ReceiptStatus, event_value
 from treadle.kernel.values import Value, decode, encode
@@ -151,7 +152,7 @@ def settling_from_value(value: Value) -> Settling:
         intent=found.intent,
         status=found.status,
         value=found.value,
-        error=found.error,
+        error=None if found.error is None else shaped(found.error),
         attempts=found.attempts,
         events=found.events,
         by=found.by,

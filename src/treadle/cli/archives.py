@@ -10,7 +10,7 @@ import typer
 
 from .command import HOUSE, Commands, Session
 from .output import EXIT_FAILED, EXIT_OK, Usage
-from .reach import NEITHER
+from .reach import NEITHER, lasting
 
 archive = Commands(
     HOUSE,
@@ -89,8 +89,7 @@ async def restore(
 ) -> None:
     """Put runs of an archive back as they were. If one is not what was archived, or is in the store already, none
     comes back. They stay until they are deleted."""
-    if cli.store == "memory:":
-        raise Usage("a store in memory ends with this command; name one with --store")
+    lasting(cli.store)
     with cli.out.waiting("checking"):
         async with cli.engine(work=False, lingers=False) as engine:
             done = await engine.archive_restore(file, ids or (), by=cli.user)

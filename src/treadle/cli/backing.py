@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from .command import HOUSE, Commands, Session
-from .output import Usage
+from .reach import lasting
 from .report import report
 
 commands = Commands(HOUSE)
@@ -34,9 +34,7 @@ async def backup(
 
     from treadle.store import backups
 
-    if cli.store == "memory:":
-        raise Usage("a store in memory cannot be backed up from outside; name one with --store")
-    backups.check_place(cli.store, file)
+    backups.check_place(lasting(cli.store), file)
     # Written first: the backup has its own row, and whoever took it is known even if it is cut.
     async with cli.engine(work=False, lingers=False) as engine:
         await engine.operate("store", {"op": "backup", "target": str(file)})
@@ -79,11 +77,10 @@ async def restore(
 
     from treadle.store import backups
 
-    if cli.store == "memory:":
-        raise Usage("a store in memory ends with this command; name one with --store")
+    store = lasting(cli.store)
     with cli.out.waiting("checking"):
         done = await asyncio.to_thread(
-            backups.restore, file, cli.store, user=cli.user, beside=beside, dry_run=dry_run
+            backups.restore, file, store, user=cli.user, beside=beside, dry_run=dry_run
         )
     report(cli, done)
     if not dry_run:

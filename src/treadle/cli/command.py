@@ -25,7 +25,7 @@ from . import moments, stdout
 from .as_written import PlainGroup
 from .interrupts import Interrupts
 from .log_lines import Form, LogOption, written
-from .output import EXIT_FAILED, EXIT_INTERRUPTED, EXIT_OK, EXIT_TERMINATED, Output, Usage
+from .output import EXIT_INTERRUPTED, EXIT_OK, EXIT_TERMINATED, Output, Usage, unforeseen
 from .plain_help import NUMBER_MAX, PlainCommand, say_plainly
 from .reach import Destination, Reach, ServerAddress, ServerOption, TokenOption, address_of
 
@@ -142,7 +142,9 @@ class Session:
     @property
     def where(self) -> str:
         """Where runs are looked for, for people."""
-        return f"store {self.store}" if self.server is None else f"server {self.server.url}"
+        from treadle.store.open import shown
+
+        return f"store {shown(self.store)}" if self.server is None else f"server {self.server.url}"
 
     def goes_on(self, id: str) -> str:
         """How a run goes on that nobody here waits for any longer."""
@@ -479,9 +481,7 @@ def perform(session: Session, body: Body, values: dict[str, Any]) -> int:
     except Exception as error:
         if os.environ.get("TREADLE_DEBUG"):
             raise
-        message = f"{type(error).__name__}: {error}. This is a bug in Treadle; TREADLE_DEBUG=1 shows where."
-        out.error(TreadleError(message))
-        return EXIT_FAILED
+        return out.error(unforeseen(error))
 
 
 async def _awaited(work: Awaitable[int | None], interrupts: Interrupts) -> int | None:

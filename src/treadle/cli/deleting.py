@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import sys
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from . import inputs
 from .bulk import AtOnce, Bulk, Chosen, each
 from .command import HOUSE, Commands, Session
 from .output import EXIT_OK, Usage
@@ -46,7 +46,7 @@ async def delete(
         return await gone(engine, id)
 
     async with cli.acts(creates=False, help_others=False, work=False) as engine:
-        if choice.filtered and not choice.dry_run and not yes and sys.stdin.isatty():
+        if choice.filtered and not choice.dry_run and not yes and inputs.is_typed():
             bulk = Bulk(await bulk.find(engine), Chosen(user=choice.user))
             if not bulk.ids:
                 cli.out.note("no run matches")

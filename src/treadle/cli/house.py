@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from functools import partial
@@ -13,9 +12,10 @@ import typer
 
 from treadle.kernel.errors import TreadleError, Unsupported
 
+from . import inputs
 from .command import HOUSE, Actor, Commands, Session
 from .output import EXIT_FAILED, EXIT_OK, Usage
-from .reach import EITHER, NEITHER
+from .reach import EITHER, NEITHER, lasting
 from .report import report
 
 if TYPE_CHECKING:
@@ -173,7 +173,7 @@ async def migrate(
     if (source is None) != (target is None):
         raise Usage("a copy needs both: --from URL and --to URL")
     if source is not None and target is not None:
-        report(cli, await asyncio.to_thread(copy_store, source, target))
+        report(cli, await asyncio.to_thread(copy_store, lasting(source), lasting(target)))
         return
     report(cli, migrate_store(cli.store))
 
@@ -196,11 +196,11 @@ Name = Annotated[str, typer.Argument(metavar="NAME", help="The secret's name.", 
 
 
 def _secrets(cli: Session) -> Any:
-    from treadle.secrets.files import SecretStore, secret_store_path
+    from treadle.secrets.files import secret_store_of
 
-    if cli.store == "memory:":
-        raise Usage("a store in memory keeps no secrets; name one with --store")
-    return SecretStore(secret_store_path(cli.store))
+    if (store := secret_store_of(lasting(cli.store))) is None:
+        raise Usage("there is no folder of this user for secrets; name one in TREADLE_HOME")
+    return store
 
 
 @secret(
@@ -241,10 +241,10 @@ async def set_(
             content[key] = text
     elif value is not None:
         content = value
-    elif sys.stdin.isatty():
+    elif inputs.is_typed():
         content = str(typer.prompt(f"value of {name}", hide_input=True, err=True))
     else:
-        content = sys.stdin.read().rstrip("\n")
+        content = inputs.standard_input().rstrip("\n")
     if not content:
         raise Usage("the value is empty; type it, pipe it, or give --value")
     async with _keeper(cli) as engine:
@@ -285,10 +285,11 @@ async def remove(cli: Session, name: Name) -> None:
 )
 async def rotate(cli: Session) -> None:
     """Seal all secrets with a new key. Cut in between, nothing is lost: give it again."""
+    secrets = _secrets(cli)
     if cli.has_store():
         async with cli.engine(work=False, lingers=False) as engine:
             await engine.operate("secret", {"op": "rotate", "name": ""})
-    count = _secrets(cli).rotate()
+    count = secrets.rotate()
     cli.out.done({"secrets": count, "status": "rotated"}, f"{count} secrets are sealed with a new key")
 
 

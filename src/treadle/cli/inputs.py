@@ -11,6 +11,19 @@ from typing import Any
 from .output import Usage
 
 
+def standard_input() -> str:
+    """All of it; a process may also be started without one."""
+    try:
+        return sys.stdin.read() if sys.stdin is not None else ""
+    except UnicodeDecodeError as error:
+        raise Usage("standard input is not UTF-8 text") from error
+
+
+def is_typed() -> bool:
+    """Whether a person can be asked."""
+    return sys.stdin is not None and sys.stdin.isatty()
+
+
 def loose(text: str) -> Any:
     """JSON if it parses, else the text itself."""
     try:
@@ -44,7 +57,7 @@ def value(text: str | None, option: str) -> Any:
     if text is None:
         return None
     if text == "-":
-        return _parsed(sys.stdin.read(), "standard input")
+        return _parsed(standard_input(), "standard input")
     if text.startswith("@"):
         path = Path(text[1:])
         try:

@@ -119,12 +119,12 @@ def attach_known(engine: Engine, out: Output) -> None:
 
 def _files_with_code(engine: Engine) -> list[str]:
     """Asked before the engine starts: what is open in the store is handed out as soon as it does."""
-    from treadle.store.open import has_store, is_postgres, read_store, store_path
+    from treadle.store.open import Place
 
-    url = engine.store_url
-    if (not is_postgres(url) and store_path(url) is None) or not has_store(url):
+    place = Place.of(engine.store_url)
+    if not place.shared or not place.has_store():
         return []
-    with closing(read_store(url)) as reads:
+    with closing(place.reader()) as reads:
         origins = reads.origins()
     dialects = engine.dialects
     return [file for dialect, file in origins if dialect in dialects and dialects[dialect].has_code]

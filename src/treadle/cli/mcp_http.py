@@ -57,7 +57,7 @@ def _is_loopback(host: str) -> bool:
 
     try:
         found = {entry[4][0] for entry in getaddrinfo(host, None, type=SOCK_STREAM)}
-    except OSError:
+    except (OSError, UnicodeError):  # a name that no host can have is refused by its form
         return False
     return all(_only_here(ipaddress.ip_address(str(address).partition("%")[0])) for address in found)
 

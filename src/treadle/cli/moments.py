@@ -52,5 +52,8 @@ def instant_ns(text: str | None, option: str) -> int | None:
             ) from error
     if at.tzinfo is None:
         zone = ZONE.get()
-        at = at.astimezone() if zone is None else at.replace(tzinfo=zone)
+        try:
+            at = at.astimezone() if zone is None else at.replace(tzinfo=zone)
+        except (ValueError, OverflowError):  # no clock of this machine has shown it
+            at = at.replace(tzinfo=UTC)
     return min((at - _EPOCH) // timedelta(microseconds=1) * 1000, _NS_MAX)

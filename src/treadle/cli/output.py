@@ -119,6 +119,15 @@ def error_code(error: TreadleError) -> int:
     return EXIT_USAGE if usage else EXIT_FAILED
 
 
+def unforeseen(error: Exception) -> TreadleError:
+    """What nobody has put into words: what the system says of a file or folder, else a bug."""
+    if isinstance(error, OSError) and error.strerror and error.filename is not None:
+        return TreadleError(f"{error.filename!s:.200}: {error.strerror}", code="FILE_ERROR", cls="user")
+    return TreadleError(
+        f"{type(error).__name__}: {error}. This is a bug in Treadle; TREADLE_DEBUG=1 shows where."
+    )
+
+
 class Output:
     """One command's way to the user."""
 

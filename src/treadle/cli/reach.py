@@ -102,3 +102,12 @@ def address_of(name: str, reach: Reach, why: str, asked: Destination) -> ServerA
 def _fits(text: str) -> bool:
     """Whether a text can stand in a header."""
     return bool(text) and text.isascii() and text.isprintable()
+
+
+def lasting(store: str) -> str:
+    """The address of a store that is still there when a command is over; one in memory is refused."""
+    from treadle.store.open import Place
+
+    if not Place.of(store).shared:
+        raise Usage("a store in memory ends with this command; name one with --store")
+    return store

@@ -239,8 +239,8 @@ def _how(
         how["skip"] = inputs.value(value, "--value")
     if fail is not None:
         how["fail"] = fail
-    if len(how) > 1:
-        raise Usage("--from, --input, --skip and --fail exclude one another; give one of them")
+    if len(how.keys() & {"input", "skip", "fail"}) > 1:
+        raise Usage("--input, --skip and --fail exclude one another; give one of them")
     if budget:
         how["budget"] = inputs.budget(budget)
     if value is not None and not skip:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from typing import Annotated, Any
 
 import typer
@@ -200,7 +199,7 @@ async def complete(
     async with cli.acts(app, creates=False, help_others=False) as engine:
         id = await finding.task_id(engine, id)
         row = await engine.task(id)
-        if data is None and not cli.out.as_json and sys.stdin.isatty():
+        if data is None and not cli.out.as_json and inputs.is_typed():
             answer = form.asked(row.get("schema"), form.prompt)
         if claim:
             await engine.task_claim(id, user=user, roles=role or [])

@@ -83,8 +83,8 @@ class WorkerOptions:
                 raise Usage(f"--pool: {word!r} is no name of a pool; use 1 to 64 of a-z, 0-9, _ and -")
         try:
             token = self.token_file.read_text("utf-8").strip() if self.token_file else None
-        except OSError as error:
-            raise Usage(f"--token-file: {error.strerror}: {self.token_file}") from error
+        except (OSError, UnicodeDecodeError) as error:
+            raise Usage(f"--token-file: {self.token_file} cannot be read") from error
         name = self.name or f"{socket.gethostname()}-{os.getpid()}"
         return servers, pools, name, token or os.environ.get("TREADLE_TOKEN")
 
@@ -126,7 +126,7 @@ async def worker(
 
     from treadle.engine import Engine
     from treadle.lang.duration import parse_duration
-    from treadle.secrets.providers import Secrets
+    from treadle.secrets.providers import Secrets, kept_for
     from treadle.server.joining import join
     from treadle.server.remote import RemoteWorker
 
@@ -135,7 +135,8 @@ async def worker(
         drain_s = parse_duration(drain) / 1e9
     except TreadleError as error:
         raise Usage(f"--drain: {error.message}") from error
-    async with Engine("memory:", work=False, secrets=Secrets(file=secrets)) as engine:
+    known = Secrets(file=secrets, store=None if servers else kept_for(cli.store))
+    async with Engine("memory:", work=False, secrets=known) as engine:
         loaded = _loaded(cli, engine, app or (), lenient=checked(validation) == "warn")
         about = {
             "pools": pools,

@@ -28,7 +28,7 @@ def examine(
     path = None if is_postgres(url) else store_path(url)
     if (path is None and not is_postgres(url)) or not has_store(url):
         return {
-            "store": url,
+            "store": shown(url),
             "ok": True,
             "problems": [],
             "exists": False,

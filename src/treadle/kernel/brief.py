@@ -11,6 +11,7 @@ from collections.abc import Callable, Mapping
 from typing import Any, Final
 
 from .errors import ValueRefused
+from .showing import shown
 from .values import Value, encode
 
 ERROR_BYTES_MAX: Final = 16 * 1024
@@ -33,6 +34,17 @@ def brief(
         # Whoever made it put something into it that is no value; that is refused elsewhere.
         return dict(error)
     return {key: _part(value, bytes_max // _SHOWN, clean) for key, value in error.items()}
+
+
+def shaped(error: Mapping[str, Any]) -> dict[str, Any]:
+    """An error that somebody else has made, as machines read one: texts are text, and the details a mapping."""
+    found = dict(error)
+    for name in ("class", "code", "message"):
+        if not isinstance(found.get(name, ""), str | None):
+            found[name] = shown(found[name])
+    if not isinstance(found.get("details", {}), dict | None):
+        found["details"] = {"value": found["details"]}
+    return found
 
 
 def _part(value: Value, bytes_max: int, clean: Callable[[str], str]) -> Value:

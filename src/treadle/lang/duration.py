@@ -58,6 +58,12 @@ def _scaled(number: str, unit: str) -> int:
     return int(number) * _UNITS[unit] if number.isdigit() else round(float(number) * _UNITS[unit])
 
 
+def seconds_text(seconds: float) -> str:
+    """A number of seconds as a duration is written: Python would give a tiny one an exponent."""
+    text = str(seconds)
+    return f"{seconds:.9f}s" if "e" in text else f"{text}s"
+
+
 def parse_instant(value: object) -> int:
     """Nanoseconds since 1970 of an ISO 8601 text; without a zone it is UTC."""
     if isinstance(value, str):

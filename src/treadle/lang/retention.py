@@ -11,7 +11,7 @@ import msgspec
 from treadle.kernel.errors import DefinitionError
 from treadle.kernel.model import TERMINAL
 
-from .duration import parse_duration
+from .duration import parse_duration, seconds_text
 
 FOREVER: Final = "forever"
 # A date that is never reached: the last one that a store can write down.
@@ -62,7 +62,7 @@ def _age(status: str, value: object) -> str:
         parse_duration(value)
     except DefinitionError as error:
         raise _wrong(status, f"{error.message}, or {FOREVER}") from error
-    return f"{value}s" if isinstance(value, int | float) else str(value).strip()
+    return seconds_text(value) if isinstance(value, int | float) else str(value).strip()
 
 
 def _wrong(field: str | None, message: str) -> DefinitionError:

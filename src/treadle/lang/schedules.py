@@ -16,7 +16,7 @@ from treadle.kernel.errors import DefinitionError
 from treadle.kernel.values import Value
 from treadle.lang.handed import from_caller
 
-from .duration import instant_text, parse_duration, parse_instant
+from .duration import instant_text, parse_duration, parse_instant, seconds_text
 from .recurrence import SECOND_NS, Cron, Every, OneTime, Recurrence, jitter_ns
 
 CatchUp = Literal["none", "last", "all"]
@@ -73,7 +73,10 @@ class Schedule(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
             if field in given:
                 given[field] = _duration(field, given[field])
         if "at" in given:
-            given["at"] = instant_text(parse_instant(given["at"]))
+            try:
+                given["at"] = instant_text(parse_instant(given["at"]))
+            except OverflowError as error:
+                raise _wrong("at", "is in no year from 1 to 9999, by the clock of UTC") from error
         if "input" in given:
             given["input"] = from_caller(given["input"])
         made = Schedule(**given)
@@ -121,7 +124,7 @@ def _duration(field: str, value: object) -> str:
         parse_duration(value)
     except DefinitionError as error:
         raise _wrong(field, error.message) from error
-    return value.replace(" ", "") if isinstance(value, str) else f"{value}s"
+    return value.replace(" ", "") if isinstance(value, str) else seconds_text(cast("float", value))
 
 
 def _wrong(field: str, message: str) -> DefinitionError:

@@ -21,9 +21,11 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
-from urllib.parse import urlsplit
+from urllib.parse import parse_qsl, unquote, urlsplit
 
 from treadle.kernel.errors import TreadleError
+from treadle.store.files import written
+from treadle.store.open import Place
 
 if TYPE_CHECKING:
     from cryptography.hazmat.primitives.ciphers.aead import AESGCM
@@ -116,15 +118,37 @@ def read_secrets_file(path: Path) -> dict[str, Secret]:
         raise SecretsUnreadable(f"the secrets file {path} cannot be read: {reason}") from None
 
 
-def secret_store_path(store_url: str) -> Path:
-    """Where the secrets of a store are kept: beside an SQLite file, else in the user's folder."""
-    parts = urlsplit(store_url)
-    if parts.scheme == "sqlite":
-        location = store_url.removeprefix("sqlite://").partition("?")[0]
-        return Path(location[1:] + ".secrets")
-    home = Path(os.environ.get("TREADLE_HOME") or Path.home() / ".treadle")
-    place = f"{parts.scheme}://{parts.hostname or ''}:{parts.port or ''}{parts.path}"
-    return home / f"{hashlib.sha256(place.encode()).hexdigest()[:16]}.secrets"
+def secret_store_of(store_url: str) -> SecretStore | None:
+    """The secrets of a store; None where there is no place for them."""
+    path = secret_store_path(store_url)
+    return None if path is None else SecretStore(path)
+
+
+def secret_store_path(store_url: str) -> Path | None:
+    """Where the secrets of a store are kept: beside its file, else in the user's folder. None for a store in memory, and
+    where nobody can say which folder that is."""
+    place = Place.of(store_url)
+    if place.path is not None:
+        return Path(f"{place.path}.secrets")
+    if not place.shared:
+        return None
+    try:
+        home = Path(os.environ.get("TREADLE_HOME") or Path.home() / ".treadle")
+    except RuntimeError:  # a container may run as a user that it does not know
+        return None
+    return home / f"{hashlib.sha256(_database(store_url).encode()).hexdigest()[:16]}.secrets"
+
+
+def _database(url: str) -> str:
+    """The database behind an address, however it is written: nothing of who asks, nothing that goes without saying."""
+    parts = urlsplit(url)
+    asked = dict(parse_qsl(parts.query))
+    hosts = asked.get("host") or unquote(parts.netloc.rpartition("@")[2])
+    if port := asked.get("port"):
+        hosts = f"{hosts}:{port}"
+    hosts = ",".join(host.removesuffix(":5432") for host in hosts.split(","))
+    name = asked.get("dbname") or unquote(parts.path[1:]) or asked.get("user") or parts.username or ""
+    return f"{hosts}/{name}?{asked.get('options', '')}"
 
 
 class SecretStore:
@@ -204,6 +228,8 @@ class SecretStore:
             status = self.path.stat()
         except FileNotFoundError:
             return _empty()
+        except OSError as error:
+            raise SecretsUnreadable(f"{self.path} cannot be read: {error.strerror}") from error
         seen = (status.st_mtime_ns, status.st_size, status.st_ino)
         if seen != self._seen:
             try:
@@ -218,10 +244,11 @@ class SecretStore:
     @contextmanager
     def _locked(self) -> Iterator[None]:
         """One writer at a time."""
-        self.path.parent.mkdir(parents=True, exist_ok=True)
-        with open(str(self.path) + ".lock", "a") as lock:
-            fcntl.flock(lock, fcntl.LOCK_EX)
-            yield
+        with written(self.path):
+            self.path.parent.mkdir(parents=True, exist_ok=True)
+            with open(str(self.path) + ".lock", "a") as lock:
+                fcntl.flock(lock, fcntl.LOCK_EX)
+                yield
 
     @contextmanager
     def _writing(self) -> Iterator[dict[str, Any]]:

@@ -38,15 +38,13 @@ def environment_name(name: str) -> str:
     return "TREADLE_SECRET_" + re.sub(r"[^A-Za-z0-9]", "_", name).upper()
 
 
-def store_beside(path: Path | None) -> Callable[[], SecretStore] | None:
-    """The encrypted store of a store in a file, for whoever first asks it."""
-    if path is None:
-        return None
+def kept_for(store_url: str) -> Callable[[], SecretStore | None]:
+    """The encrypted secrets of a store, for whoever first asks for one."""
 
-    def opened() -> SecretStore:
-        from .files import SecretStore, secret_store_path
+    def opened() -> SecretStore | None:
+        from .files import secret_store_of
 
-        return SecretStore(secret_store_path(f"sqlite:///{path}"))
+        return secret_store_of(store_url)
 
     return opened
 
@@ -59,7 +57,7 @@ class Secrets:
         values: Mapping[str, str | Mapping[str, str]] | None = None,
         *,
         file: str | Path | None = None,
-        store: SecretStore | Callable[[], SecretStore] | None = None,
+        store: SecretStore | Callable[[], SecretStore | None] | None = None,
         env: Mapping[str, str] | None = None,
         clock: Callable[[], float] = time.time,
     ) -> None:

@@ -34,7 +34,22 @@ def store_path(url: str) -> Path | None:
         return None
     if url.startswith("sqlite:///") and len(url) > len("sqlite:///"):
         return Path(url.removeprefix("sqlite:///"))
-    raise StoreUnavailable(
+    raise _no_address(url)
+
+
+def is_postgres(url: str) -> bool:
+    """Whether an address is one of PostgreSQL; one that begins so and is none is refused."""
+    if not url.startswith(("postgresql://", "postgres://")):
+        return False
+    try:
+        urlsplit(url)
+    except ValueError as error:
+        raise _no_address(url) from error
+    return True
+
+
+def _no_address(url: str) -> StoreUnavailable:
+    return StoreUnavailable(
         f"cannot open the store {shown(url)!r}: write sqlite:///relative.db, sqlite:////absolute.db, memory: "
         "or postgresql://user@host/database",
         cls="user",
@@ -42,13 +57,12 @@ def store_path(url: str) -> Path | None:
     )
 
 
-def is_postgres(url: str) -> bool:
-    return url.startswith(("postgresql://", "postgres://"))
-
-
 def shown(url: str) -> str:
     """An address as it may be told: without its password."""
-    parts = urlsplit(url)
+    try:
+        parts = urlsplit(url)
+    except ValueError:  # no address; what it holds is not to be seen
+        return f"{url.partition('://')[0]:.20}://…"
     if parts.password is None:
         return url
     user = parts.netloc.partition(":")[0]

@@ -12,6 +12,7 @@ import gzip
 import os
 import re
 import tempfile
+import zlib
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Final
@@ -162,7 +163,12 @@ def _read(path: Path, expected: Mapping[str, Any]) -> bytes:
     checksum = expected.get("checksum")
     if checksum is not None and digest_bytes(content) != checksum:
         raise TreadleError(f"{path} is not what was put there: its checksum differs", code="BLOB_CORRUPT")
-    return gzip.decompress(content) if content.startswith(_GZIP) else content
+    if not content.startswith(_GZIP):
+        return content
+    try:
+        return gzip.decompress(content)
+    except (EOFError, OSError, zlib.error) as error:
+        raise BadConfig(f"{path} is not gzip, or it was cut or damaged") from error
 
 
 def _write(path: Path, content: bytes) -> None:

@@ -182,8 +182,11 @@ def unbase64(value: Any, field: str) -> str:
 
 def local_path(location: str, call: ToolCall) -> Path:
     """A path or file:// address; a relative one starts at the definition's folder."""
-    parts = urlsplit(location)
-    path = Path(unquote(parts.netloc + parts.path) if parts.scheme == "file" else location).expanduser()
+    try:
+        parts = urlsplit(location)
+        path = Path(unquote(parts.netloc + parts.path) if parts.scheme == "file" else location).expanduser()
+    except (ValueError, RuntimeError) as error:  # file://[ and ~nobody
+        raise BadConfig(f"{location[:200]!r} is no path") from error
     return path if path.is_absolute() or call.base is None else Path(call.base) / path
 
 

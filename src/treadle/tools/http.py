@@ -45,6 +45,8 @@ _SAFE: Final = frozenset({"GET", "HEAD", "OPTIONS", "TRACE"})
 _RETRYABLE: Final = frozenset({408, 425, 429, 500, 502, 503, 504})
 _LIMITS: Final = httpx.Limits(max_connections=256, max_keepalive_connections=64, keepalive_expiry=30)
 _FORM: Final = "application/x-www-form-urlencoded"
+# Longer waits than anybody means, shorter than what is no number any more.
+_SECONDS_DIGITS_MAX: Final = 12
 _REQUEST_IDS: Final = ("x-request-id", "x-correlation-id", "x-amzn-requestid", "x-trace-id")
 
 
@@ -323,14 +325,14 @@ def _refused(response: httpx.Response, got: Outcome) -> Outcome:
 
 
 def _retry_after(text: str | None) -> float | None:
-    """Seconds to wait, from a number or a date."""
+    """Seconds to wait, from a number or a date; None for what is neither."""
     if not text:
         return None
-    if text.strip().isdigit():
-        return float(text)
     try:
+        if text.strip().isdecimal():
+            return float(text) if len(text) <= _SECONDS_DIGITS_MAX else None
         return max(0.0, parsedate_to_datetime(text).timestamp() - time())
-    except ValueError:
+    except (ValueError, OverflowError):
         return None
 
 

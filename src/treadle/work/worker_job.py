@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, Final, Protocol
 
 import msgspec
 
-from treadle.kernel.brief import brief
+from treadle.kernel.brief import brief, shaped
 from treadle.kernel.errors import PASSING, EngineStopped, SecretMissing, TreadleError, ValueRefused
 from treadle.kernel.limits import PAYLOAD_INLINE_BYTES_MAX
 from treadle.kernel.model import Receipt, put_away
@@ -299,7 +299,7 @@ class WorkerJob:
             intent=self.intent.id,
             status=done.status,
             value=value,
-            error=brief(redactor.value(_writable(done.error))) if done.error is not None else None,
+            error=brief(redactor.value(shaped(_writable(done.error)))) if done.error is not None else None,
             attempts=done.attempts,
             by=done.by,
             events=redactor.value(told) if redactor.knows else told,

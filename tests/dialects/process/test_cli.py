@@ -73,6 +73,18 @@ def test_a_process_from_its_start_to_its_end(cli: Cli, tmp_path: Path) -> None:
     assert cli(0, "replay", "r") == {"id": "r", "equal": True}
 
 
+def test_of_several_stalled_steps_one_is_named_and_skipped(cli: Cli) -> None:
+    nobody = "{call: {transport: http, url: 'http://127.0.0.1:1/'}}"
+    Path("p.yaml").write_text(
+        f"dialect: process\nname: wf\nversion: 1.0.0\nsteps: [{{fork: {{a: [{nobody}], b: [{nobody}]}}}}]"
+    )
+    assert cli(3, "run", "p.yaml", "--id", "r")["status"] == "stalled"
+    refused = cli(1, "retry", "r", "--skip")["error"]["message"]
+    assert "say which with --from: steps[0].fork.a[0], steps[0].fork.b[0]" in refused
+    assert cli(3, "retry", "r", "--from", "steps[0].fork.a[0]", "--skip")["status"] == "stalled"
+    assert cli(0, "retry", "r", "--from", "steps[0].fork.b[0]", "--skip")["status"] == "completed"
+
+
 def test_running_a_file_claims_no_version(cli: Cli) -> None:
     Path("p.yaml").write_text("dialect: process\nname: wf\nversion: 1.0.0\nsteps: [{complete: 1}]")
     assert cli(0, "run", "p.yaml")["result"] == 1

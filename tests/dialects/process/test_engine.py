@@ -148,6 +148,21 @@ async def test_an_error_stalls_and_retry_goes_on(engine: Engine, clock: VirtualC
     assert await run.result(timeout=60) == 14
 
 
+async def test_an_error_of_an_odd_shape_stalls_as_any_other(
+    engine: Engine, clock: VirtualClock, tmp_path: Path
+) -> None:
+    odd: Any = ["no", "mapping"]
+
+    @engine.transport("odd")
+    def raises(payload: Any) -> None:
+        raise TreadleError("no", code="ODD", details=odd)
+
+    deploy(engine, tmp_path, "steps: [{call: {transport: odd, payload: 7}}]")
+    run = await begun(engine, clock)
+    shown = await run.show()
+    assert (shown["status"], shown["error"]["message"]) == ("stalled", "no"), shown["error"]
+
+
 async def test_skip_and_fail(engine: Engine, clock: VirtualClock, tmp_path: Path) -> None:
     deploy(engine, tmp_path, "steps: [{call: {transport: broken, into: r}}, {complete: {$: result.r}}]")
     run = await begun(engine, clock)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -12,6 +13,7 @@ import pytest
 from treadle import Engine
 from treadle import reactive as rx
 from treadle.kernel.errors import DefinitionError, RunExists, TreadleError, Unsupported, ValueRefused
+from treadle.store.sql import SqlStore
 
 
 @rx.schema("s/Go@1")
@@ -469,3 +471,41 @@ async def test_nobody_is_not_somebody():
         ):
             with pytest.raises(ValueRefused, match="name of somebody"):
                 await refused
+
+
+@pytest.mark.at_home("a commit in a file is held")
+async def test_who_asked_while_another_process_applied_goes_on_under_the_new_code(tmp_path, monkeypatch):
+    old, _ = app_of()
+
+    @rx.workflow("s/flow@1", state=Box, events=[Go], key="k", effects=[], terminal=lambda box: box.n == 9)
+    def flow(box, event, ctx):
+        return rx.Output(Box(event.n))
+
+    @rx.workflow("s/more@1", state=Box, events=[Go], key="k", effects=[], terminal=lambda box: True)
+    def more(box, event, ctx):
+        return rx.Output(Box(event.n))
+
+    new = rx.App("s", [flow, more])
+    begun, going_on = threading.Event(), threading.Event()
+    going_on.set()
+    commit = SqlStore.commit
+
+    def held(store, batch):
+        begun.set()
+        assert going_on.wait(30)
+        commit(store, batch)
+
+    async with deployed(url(tmp_path), old) as engine:
+        assert await engine.publish(Go("a", 9)) == ["s/flow@1/a"]
+        deploys = [engine.library.deploy_of(one, validation="strict").to_value() for one in engine.load(new)]
+        asked = {"app": "s", "manifest": new.digest, "proposal": None, "deploys": deploys}
+        monkeypatch.setattr(SqlStore, "commit", held)
+        begun.clear()
+        going_on.clear()
+        # As a guest asks for it: nobody here is told how it ends.
+        applying = asyncio.create_task(engine.operate("apply", asked, home="s"))
+        assert await asyncio.to_thread(begun.wait, 30)
+        assert (await engine.applications.active("s")).digest == old.digest, "it is not applied yet"
+        going_on.set()
+        await applying
+        assert sorted(await engine.publish(Go("b", 9))) == ["s/flow@1/b", "s/more@1/b"]

@@ -114,3 +114,17 @@ async def test_json_that_is_nested_without_end_is_not_json(run, tmp_path):
     outcome = await run("artifact", {"action": "get", "path": str(tmp_path / "deep.json")})
     assert outcome.error["code"] == "BAD_CONFIG"
     assert "it is nested too deeply" in outcome.error["message"]
+
+
+@pytest.mark.parametrize("part", [20, 10], ids=["cut", "damaged"])
+async def test_a_compressed_file_that_is_cut_or_damaged_is_told_as_such(run, tmp_path, part):
+    (tmp_path / "a.txt.gz").write_bytes(gzip.compress(b"x" * 100)[:part] + b"\xff" * (20 - part))
+    got = await run("artifact", {"action": "get", "uri": f"{tmp_path}/a.txt.gz"})
+    assert (got.error["kind"], got.error["code"]) == ("schema", "BAD_CONFIG")
+    assert "a.txt.gz is not gzip" in got.error["message"]
+
+
+@pytest.mark.parametrize("wrong", ["file://[", "~nobody-of-this-name/a.json"])
+async def test_what_is_no_path_is_told_as_such(run, wrong):
+    got = await run("artifact", {"action": "get", "uri": wrong})
+    assert (got.error["kind"], got.error["code"]) == ("schema", "BAD_CONFIG")

@@ -136,6 +136,13 @@ async def test_retry_after_is_read_as_seconds_or_as_a_date(run, web):
     assert "retry_after" not in (await run("http", {"url": web.url + "/status/429?after=soon"})).error
 
 
+@pytest.mark.parametrize("odd", ["\N{SUPERSCRIPT TWO}", "9" * 400, "Mon, 01 Jan 0001 00:00:00 -0000"])
+async def test_a_retry_after_that_nobody_can_wait_for_is_passed_over(run, web, odd):
+    outcome = await run("http", {"url": web.url + "/status/503", "params": {"after": odd}})
+    assert (outcome.error["code"], outcome.error["retryable"]) == ("HTTP_503", True)
+    assert outcome.error.get("retry_after", 0.0) == 0.0
+
+
 async def test_bodies_are_parsed_by_what_they_say_they_are(run, web):
     async def data(**query):
         return await run("http", {"url": web.url + "/raw", "params": query})

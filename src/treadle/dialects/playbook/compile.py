@@ -18,7 +18,7 @@ from .code import read_code
 from .inputs import check_schema
 from .pools import check_pool
 from .reading import Reader, kind_of
-from .steps import check_failure, read_step, reject_control
+from .steps import check_failure, read_loop, read_step, reject_control
 from .tasks import read_task_body
 from .templates import is_template
 
@@ -114,10 +114,10 @@ def _read_root(reader: Reader, root: dict[str, Value]) -> dict[str, Value]:
     names = [step["step"] for step in body["workflow"]]
     if root.get("executor") is not None:
         body["executor"] = _read_executor(reader, root["executor"], names)
-    for task, path in each_task(body):
+    for task, path in _everywhere(body):
         task.update(read_code(reader, task, path, names))
-    for name, task in body.get("workbook", {}).items():
-        task.update(read_code(reader, task, ("workbook", name), names))
+        if "loop" in task:
+            read_loop(reader, task["loop"], (*path, "loop"))
     _check_workbook_calls(reader, body)
     _check_join_sources(reader, body, names)
     return body
@@ -274,6 +274,7 @@ def _read_executor(reader: Reader, value: Value, names: list[str]) -> dict[str, 
     reject_control(reader, policy, path, "executor")
     reader.slips(policy, path, _EXECUTOR_POLICY_KEYS, "executor.spec.policy")
     check_failure(reader, policy, path)
+    _check_defaults(reader, policy.get("defaults"), (*path, "defaults"))
     if "pending_tokens" in policy:
         reader.choice(
             policy["pending_tokens"],
@@ -285,18 +286,24 @@ def _read_executor(reader: Reader, value: Value, names: list[str]) -> dict[str, 
     return executor
 
 
+def _check_defaults(reader: Reader, value: Value, path: Path) -> None:
+    """Knobs of all tasks, and under `kinds` those of one kind."""
+    defaults = reader.mapping(value, "defaults_invalid", path, "defaults") or {}
+    kinds = reader.mapping(defaults.get("kinds"), "defaults_invalid", (*path, "kinds"), "defaults.kinds")
+    for kind, own in (kinds or {}).items():
+        reader.mapping(own, "defaults_invalid", (*path, "kinds", kind), f"the defaults of {kind}")
+
+
 def _check_workbook_calls(reader: Reader, body: dict[str, Value]) -> None:
     entries = body.get("workbook", {})
-    places = [(task, path) for task, path in each_task(body)]
-    places += [(task, ("workbook", name)) for name, task in entries.items()]
-    for task, path in places:
+    for task, path in _everywhere(body):
         if task["kind"] != "workbook":
             continue
         if path[0] == "workbook":
             reader.error(
                 "workbook_nested", path, "a workbook entry cannot call the workbook", hint="name a real kind"
             )
-        elif task.get("task") not in entries:
+        elif task.get("task") not in list(entries):
             hint = f"entries: {', '.join(entries)}" if entries else "add workbook: {<name>: {kind: …}}"
             reader.error(
                 "workbook_unknown",
@@ -310,10 +317,18 @@ def _check_join_sources(reader: Reader, body: dict[str, Value], names: list[str]
     for index, step in enumerate(body["workflow"]):
         join = ((step.get("spec") or {}).get("policy") or {}).get("admit", {}).get("join")
         if isinstance(join, dict):
-            for position, source in enumerate(join.get("from") or ()):
+            sources = join.get("from")
+            for position, source in enumerate(sources if isinstance(sources, list) else ()):
                 if source not in names:
                     path = ("workflow", index, "spec", "policy", "admit", "join", "from", position)
                     reader.error("join_step_unknown", path, f"join waits for {source!r}, which is no step")
+
+
+def _everywhere(body: dict[str, Value]) -> Iterator[tuple[dict[str, Value], Path]]:
+    """The tasks of all steps and of the workbook."""
+    yield from each_task(body)
+    for name, task in body.get("workbook", {}).items():
+        yield task, ("workbook", name)
 
 
 def each_task(body: dict[str, Value]) -> Iterator[tuple[dict[str, Value], Path]]:
@@ -333,8 +348,9 @@ def _check_templates(reader: Reader, body: dict[str, Value]) -> None:
                 continue
             for path, text in _texts(value, ("workflow", index, key)):
                 _check_template(reader, text, path, control=True)
-    tasks = [*each_task(body), *((t, ("workbook", n)) for n, t in body.get("workbook", {}).items())]
-    for task, path in tasks:
+    for path, text in _texts(body.get("keychain"), ("keychain",)):
+        _check_template(reader, text, path, control=False)
+    for task, path in _everywhere(body):
         for place, text in _texts(task, path):
             if task["kind"] == "python" and place[-1] in ("code", "code_b64"):
                 continue

@@ -31,7 +31,9 @@ def check_fields(reader: Reader, body: dict[str, Value], declared: Declared) -> 
         for position, task in enumerate(step.get("tool") or ()):
             path: Path = ("workflow", index, "tool", position)
             if task["kind"] == "workbook":
-                _check_call(reader, task, workbook.get(task.get("task"), {}), path, declared)
+                called = task.get("task")
+                entry = workbook.get(called, {}) if isinstance(called, str) else {}
+                _check_call(reader, task, entry, path, declared)
             elif (fields := OWN.get(task["kind"]) or declared(task["kind"])) is not None:
                 _check_task(reader, task, fields, path)
                 _check_missing(reader, task, fields, path)
