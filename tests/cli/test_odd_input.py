@@ -63,3 +63,21 @@ def test_an_address_that_is_none_is_refused_and_hides_what_it_holds(cli: Cli, st
 def test_the_first_instants_there_are_can_be_asked_for(cli: Cli) -> None:
     for text in ("0001-01-01", "9999-12-31T23:59:59-23:59"):
         assert cli("audit", "--since", text, "--json", code=0).json == []
+
+
+@pytest.mark.parametrize("wrong", ["http://[", "http://", "x"])
+def test_a_worker_waits_for_no_server_that_cannot_be(cli: Cli, wrong: str) -> None:
+    error = cli("worker", "--server", wrong, "--json", code=2).error
+    assert "--server takes http://HOST:PORT" in error["message"]
+
+
+def test_a_worker_whose_secrets_cannot_be_read_does_not_begin(cli: Cli) -> None:
+    words = ("worker", "--server", "http://127.0.0.1:1", "--secrets", "none.env")
+    assert "--secrets: there is no file none.env" in cli(*words, "--json", code=2).error["message"]
+
+
+@pytest.mark.parametrize("wrong", ["nats://[", "nats://"])
+def test_a_server_does_not_begin_with_a_bus_that_cannot_be(cli: Cli, wrong: str) -> None:
+    assert (
+        "--bus is memory, postgres or nats" in cli("serve", "--bus", wrong, "--json", code=1).error["message"]
+    )

@@ -273,12 +273,13 @@ def test_a_file_keeps_its_secrets_beside_it_whatever_its_name_and_a_store_in_mem
     assert secret_store_of("memory://") is None
 
 
-def test_where_nobody_knows_the_users_folder_other_secrets_are_found(monkeypatch):
-    def unknown():
-        raise RuntimeError("Could not determine home directory.")
+@pytest.mark.parametrize(("asked", "error"), [("home", RuntimeError), ("exists", PermissionError)])
+def test_where_there_is_no_folder_of_the_user_other_secrets_are_found(monkeypatch, asked, error):
+    def refused(*path):
+        raise error("as a container says whose user is another one")
 
     monkeypatch.delenv("TREADLE_HOME", raising=False)
-    monkeypatch.setattr(Path, "home", unknown)
+    monkeypatch.setattr(Path, asked, refused)
     url = "postgresql://db/flows"
     assert asyncio.run(Secrets(store=kept_for(url), env={"TREADLE_SECRET_A": VALUE}).resolve("a")) == VALUE
 

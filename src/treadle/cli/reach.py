@@ -87,8 +87,7 @@ def address_of(name: str, reach: Reach, why: str, asked: Destination) -> ServerA
             f"{name} works on a store and not on a server{because}. Give --store URL{unset}",
             code="NOT_ON_A_SERVER",
         )
-    if not url.startswith(("http://", "https://")):
-        raise Usage(f"--server takes http://HOST:PORT or https://HOST, not {url!r}")
+    check_server(url)
     if token is not None and not _fits(token):
         raise Usage("--token: this is no token; `treadle token create` makes one")
     acting = asked.said if token is not None else asked.user
@@ -97,6 +96,14 @@ def address_of(name: str, reach: Reach, why: str, asked: Destination) -> ServerA
             raise Usage(f"--user {acting!r}: a server takes names of printable ASCII characters")
         acting = None
     return ServerAddress(url, token, acting)
+
+
+def check_server(url: str) -> None:
+    """Refuses an address at which no server can be."""
+    from treadle.store.open import has_host
+
+    if not url.startswith(("http://", "https://")) or not has_host(url):
+        raise Usage(f"--server takes http://HOST:PORT or https://HOST, not {url!r}")
 
 
 def _fits(text: str) -> bool:

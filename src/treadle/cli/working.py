@@ -14,8 +14,10 @@ import typer
 from treadle.kernel.errors import TreadleError
 from treadle.lang.pools import is_pool
 
+from . import inputs
 from .command import HOUSE, Apps, Commands, Session
 from .output import Usage
+from .reach import check_server
 from .telling import OtlpOption, wanted
 from .validation import Validation, checked
 
@@ -77,6 +79,8 @@ class WorkerOptions:
         servers = self.server or []
         if not servers and not is_postgres(store):
             raise Usage("say whose work to do: --server URL, or --store postgresql://…")
+        for server in servers:
+            check_server(server)
         pools = self.pool or ["default"]
         for word in pools:
             if not is_pool(word):
@@ -135,7 +139,7 @@ async def worker(
         drain_s = parse_duration(drain) / 1e9
     except TreadleError as error:
         raise Usage(f"--drain: {error.message}") from error
-    known = Secrets(file=secrets, store=None if servers else kept_for(cli.store))
+    known = Secrets(file=inputs.secrets_file(secrets), store=None if servers else kept_for(cli.store))
     async with Engine("memory:", work=False, secrets=known) as engine:
         loaded = _loaded(cli, engine, app or (), lenient=checked(validation) == "warn")
         about = {

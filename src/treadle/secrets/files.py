@@ -126,7 +126,7 @@ def secret_store_of(store_url: str) -> SecretStore | None:
 
 def secret_store_path(store_url: str) -> Path | None:
     """Where the secrets of a store are kept: beside its file, else in the user's folder. None for a store in memory, and
-    where nobody can say which folder that is."""
+    where nobody can say which folder that is, or look into it."""
     place = Place.of(store_url)
     if place.path is not None:
         return Path(f"{place.path}.secrets")
@@ -134,7 +134,8 @@ def secret_store_path(store_url: str) -> Path | None:
         return None
     try:
         home = Path(os.environ.get("TREADLE_HOME") or Path.home() / ".treadle")
-    except RuntimeError:  # a container may run as a user that it does not know
+        home.exists()
+    except (RuntimeError, PermissionError):  # a container may run as a user that it does not know
         return None
     return home / f"{hashlib.sha256(_database(store_url).encode()).hexdigest()[:16]}.secrets"
 

@@ -18,7 +18,7 @@ from treadle.bus.seal import Seal
 from treadle.engine import Engine
 from treadle.host import checkup
 from treadle.kernel.errors import Unsupported
-from treadle.store.open import is_postgres, read_store, shown
+from treadle.store.open import has_host, is_postgres, read_store, shown
 
 MEMORY: Final = "memory"
 POSTGRES: Final = "postgres"
@@ -35,7 +35,7 @@ def bus_for(store: str, asked: str | None) -> str:
         raise Unsupported(
             "the bus on PostgreSQL is for stores there; use --bus memory or --bus nats://host:port"
         )
-    if bus not in (MEMORY, POSTGRES) and not bus.startswith(("nats://", "tls://")):
+    if bus not in (MEMORY, POSTGRES) and not (bus.startswith(("nats://", "tls://")) and has_host(bus)):
         raise Unsupported(f"--bus is memory, postgres or nats://host:port, not {shown(bus)!r}")
     return bus
 

@@ -57,6 +57,14 @@ def _no_address(url: str) -> StoreUnavailable:
     )
 
 
+def has_host(url: str) -> bool:
+    """Whether an address names a machine at all."""
+    try:
+        return bool(urlsplit(url).hostname)
+    except ValueError:
+        return False
+
+
 def shown(url: str) -> str:
     """An address as it may be told: without its password."""
     try:

@@ -37,6 +37,8 @@ RETRY_S_MAX: Final = 5.0
 TOLD_AGAIN_S: Final = 60.0
 BATCH_MAX: Final = 100
 UNAVAILABLE: Final = "work.unavailable"
+# Of a server, or of what stands before it.
+TOO_LARGE: Final = 413
 # Leases of work that was taken out of our hands, and may still come to its end: the last so many.
 DROPPED_MAX: Final = 1_000
 
@@ -242,18 +244,37 @@ class Courier:
         for item in items:
             assert isinstance(item.event, Receipt)
             # One that is not in hand any more is stale: nobody is told.
-            if (handed := self._held.get(item.event.intent)) is not None and await self._put(item.blobs):
-                sent.append(Settling(lease=handed.lease, receipt=item.event))
+            if (handed := self._held.get(item.event.intent)) is None:
+                continue
+            receipt = item.event
+            try:
+                if not await self._put(item.blobs):
+                    continue
+            except Refused as error:
+                receipt = _unusable(receipt, error)
+            sent.append(Settling(lease=handed.lease, receipt=receipt))
         if not sent:
             return
-        answer = await self._again(lambda: self._far.settle(sent))
-        for refusal in answer.refused if answer is not None else ():
-            log.warning("the receipt of %s was refused: %s", refusal.intent, refusal.code)
+        await self._hand_in(sent)
         for settling in sent:
             handed = self._held.get(settling.receipt.intent)
             # One that was handed to us again meanwhile, by an owner that did not know the lease, is not done yet.
             if handed is not None and handed.lease == settling.lease:
                 self._free(settling.receipt.intent)
+
+    async def _hand_in(self, sent: list[Settling]) -> None:
+        try:
+            answer = await self._again(lambda: self._far.settle(sent))
+        except Refused as error:
+            if error.status == TOO_LARGE and len(sent) > 1:
+                half = len(sent) // 2
+                await self._hand_in(sent[:half])
+                await self._hand_in(sent[half:])
+                return
+            failed = Settling(lease=sent[0].lease, receipt=_unusable(sent[0].receipt, error))
+            answer = await self._again(lambda: self._far.settle([failed]))
+        for refusal in answer.refused if answer is not None else ():
+            log.warning("the receipt of %s was refused: %s", refusal.intent, refusal.code)
 
     async def _tell(self, command: Command) -> None:
         if isinstance(command, FrameSent):
@@ -275,9 +296,24 @@ class Courier:
                 type=command.type,
                 value=command.data,
             )
-            await self._again(lambda: self._far.progress([frame]))
+            try:
+                await self._again(lambda: self._far.progress([frame]))
+            except Refused as error:
+                self._check_size(error, "a frame", command.run)
         elif isinstance(command, CheckpointSaved):
-            await self._save(command)
+            try:
+                await self._save(command)
+            except Refused as error:
+                self._check_size(error, "a checkpoint", command.run)
+                if command.ack is not None:
+                    command.ack(None, error)
+
+    @staticmethod
+    def _check_size(error: Refused, what: str, run: str) -> None:
+        """What is too large for the way to its owner is left out; any other refusal is the end."""
+        if error.status != TOO_LARGE:
+            raise error
+        log.warning("%s: %s is left out: %s", run, what, error.message)
 
     async def _save(self, saved: CheckpointSaved) -> None:
         handed = self._held.get(saved.intent)
@@ -341,3 +377,12 @@ class Courier:
         if self._loop.time() - self._warned >= TOLD_AGAIN_S:
             self._warned = self._loop.time()
             log.warning("%s", text)
+
+
+def _unusable(receipt: Receipt, error: Refused) -> Receipt:
+    """In place of one that is too large for the way to its owner: done again it would come back the same. Any other refusal is
+    the end."""
+    if error.status != TOO_LARGE:
+        raise error
+    failed = TreadleError(f"what came of it was not taken: {error.message}", code="RECEIPT_UNUSABLE")
+    return Receipt(intent=receipt.intent, status="error", error=failed.to_value())

@@ -74,6 +74,12 @@ def test_definitions_may_stand_in_the_manifest_or_beside_it():
     assert rx.App("x", [air.counter], manifest=inside).digest == beside.digest
 
 
+def test_a_list_that_is_none_is_told_also_where_definitions_stand_beside_the_manifest():
+    damaged = copy.deepcopy(air.COUNTER)
+    damaged[0]["schemas"] = 5
+    assert ("schemas", "is a list, not int") in refused(air.counter, damaged)
+
+
 def test_a_definition_that_the_manifest_does_not_name_is_told():
     stray = air.schema("demo/Stray@1", {"record": {}})
     assert refused(air.counter, [*air.COUNTER, stray]) == [

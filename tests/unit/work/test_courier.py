@@ -10,6 +10,7 @@ import pytest
 
 from treadle.bus.carrier import Away
 from treadle.bus.data import Handed, Noted, Settled, Settling, Taken, Told
+from treadle.bus.http import Refused
 from treadle.bus.local import LocalBus
 from treadle.kernel.model import OpenIntent, Receipt
 from treadle.runtime.commands import LATE, CheckpointSaved, Deliver, FrameSent
@@ -206,3 +207,42 @@ async def test_work_that_comes_when_its_worker_has_left_is_for_others_at_once() 
     assert far.gave
     assert far.released == ["lease"]
     assert near.find("i") is None, "nobody begins it here"
+
+
+class Narrow(Leaving):
+    """What stands before this owner takes one receipt at a time, and nothing large."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.errors: list[object] = []
+
+    async def settle(self, receipts: Sequence[Settling]) -> Settled:
+        if len(receipts) > 1 or receipts[0].receipt.value == "large":
+            raise Refused(413, "SERVER_REFUSED", "the server answered 413")
+        self.errors += [one.receipt.error and one.receipt.error["code"] for one in receipts]
+        return await super().settle(receipts)
+
+    async def progress(self, told: Sequence[Told]) -> Noted:
+        raise Refused(413, "SERVER_REFUSED", "the server answered 413")
+
+    async def put_blob(self, digest: str, body: bytes) -> None:
+        raise Refused(413, "SERVER_REFUSED", "the server answered 413")
+
+
+async def test_what_is_too_large_for_the_way_to_its_owner_does_not_end_its_worker() -> None:
+    """The next one would end by it, too, and with each all the other work that it has in hand."""
+    far = Narrow()
+    courier, _, running = await begin(far)
+    for intent in ("j", "k"):
+        courier._held[intent] = Handed(Work("r", "w", "process", "d", {}, INTENT), 1, intent, 60.0)
+    told: list[Any] = []
+    courier.submit(FrameSent("r", "i", 1, "large", None))
+    courier.submit(CheckpointSaved("r", "i", SAVED, [], {}, lambda value, error: told.append(error)))
+    courier.submit(Deliver("r", Receipt(intent="i", status="ok", value=1)))
+    courier.submit(Deliver("r", Receipt(intent="j", status="ok", value="large")))
+    courier.submit(Deliver("r", Receipt(intent="k", status="ok", value=1), blobs={"sha256:1": b"1"}))
+    await until(lambda: len(far.sent) == 3 or running.done(), "all receipts arrive")
+    assert (far.sent, far.errors) == (["i", "j", "k"], [None, "RECEIPT_UNUSABLE", "RECEIPT_UNUSABLE"])
+    assert [error.code for error in told] == ["SERVER_REFUSED"], "whoever waits for it goes no further"
+    await courier.leave()
+    await running

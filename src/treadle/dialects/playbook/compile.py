@@ -275,6 +275,7 @@ def _read_executor(reader: Reader, value: Value, names: list[str]) -> dict[str, 
     reader.slips(policy, path, _EXECUTOR_POLICY_KEYS, "executor.spec.policy")
     check_failure(reader, policy, path)
     _check_defaults(reader, policy.get("defaults"), (*path, "defaults"))
+    reader.mapping(policy.get("limits"), "limits_invalid", (*path, "limits"), "limits")
     if "pending_tokens" in policy:
         reader.choice(
             policy["pending_tokens"],
@@ -352,9 +353,9 @@ def _check_templates(reader: Reader, body: dict[str, Value]) -> None:
         _check_template(reader, text, path, control=False)
     for task, path in _everywhere(body):
         for place, text in _texts(task, path):
-            if task["kind"] == "python" and place[-1] in ("code", "code_b64"):
-                continue
             inside = place[len(path) :]
+            if task["kind"] == "python" and inside in (("code",), ("code_b64",)):
+                continue
             control = (
                 "set_ctx" in inside
                 or "set_iter" in inside

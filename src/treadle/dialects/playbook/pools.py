@@ -28,7 +28,7 @@ def check_one_pool(reader: Reader, step: dict[str, Value], path: Path) -> None:
     named = [(task.get("spec") or {}).get("pool") for task in tasks]
     for task, at in zip(tasks, range(len(tasks)), strict=True):
         check_pool(reader, task.get("spec") or {}, (*path, "tool", at, "spec"))
-    if len(set(named)) > 1:
+    if any(other != named[0] for other in named):
         message = "the tasks of a step are done by one worker, and these name different pools"
         hint = "name the pool in the spec of the step, or make steps of them"
         reader.error("pool_mixed", (*path, "tool"), message, hint=hint, rule=_RULE)

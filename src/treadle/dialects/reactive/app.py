@@ -7,7 +7,7 @@ not contradict the code (`manifest.py`).
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 from treadle.kernel.errors import DefinitionError, InputInvalid, UnknownWorkflow
 from treadle.kernel.values import Value, decode, digest
@@ -37,13 +37,18 @@ class App:
         subscriptions: Sequence[Mapping[str, Value]] | None = None,
         manifest: Mapping[str, Value] | Sequence[Mapping[str, Value]] | None = None,
     ) -> None:
-        if not name or "/" in name or "@" in name:
+        if not isinstance(name, str) or not name or "/" in name or "@" in name:
             raise DefinitionError(
                 f"{name!r} cannot be the name of an application: no / and no @", code="BAD_NAME"
             )
         self.name = name
         self._definitions: dict[str | None, Definition] = {}
         self.workflows: dict[str, Workflow] = {}
+        for what, given in (("workflows", workflows), ("subscriptions", subscriptions or ())):
+            if not isinstance(given, Iterable):
+                raise DefinitionError(
+                    f"{name}: {what} are a list, as in rx.App({name!r}, [order])", where=name
+                )
         for workflow in workflows:
             if not isinstance(workflow, Workflow):
                 raise DefinitionError(f"{name}: {workflow!r} is not decorated with rx.workflow", where=name)

@@ -139,6 +139,8 @@ timer: Final = TimerEffect()
 def effect(name: str, *, params: object, receipt: object, pool: str | None = None) -> Effect:
     """Declares an effect: `charge = rx.effect("payment/charge@1", params=…, receipt=…)`. `pool` names the workers that
     perform it."""
+    if not isinstance(name, str):
+        raise DefinitionError("an effect's name is text, as in pay/charge@1", code="BAD_NAME")
     if name.startswith("sys/"):
         raise DefinitionError(f"{name}: names under sys/ are built in; choose another", code="NAME_RESERVED")
     return Effect(name, derive(params, f"{name}.params"), derive(receipt, f"{name}.receipt"), pool=pool)

@@ -97,7 +97,8 @@ class Written:
                 continue
             kind = node.get("$kind") if isinstance(node, Mapping) else None
             part = next((part for part, of in _PARTS.items() if of == kind), None)
-            entries = list(joined.get(part) or ()) if part is not None else []
+            listed = None if part is None else joined.get(part)
+            entries = list(listed) if isinstance(listed, list) else []
             names = [entry.get("name") if isinstance(entry, Mapping) else entry for entry in entries]
             if part is None or node.get("name") not in names:
                 self._problem(f"$[{index}]", "is no definition that the manifest names")

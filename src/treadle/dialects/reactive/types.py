@@ -12,7 +12,7 @@ import dataclasses
 import sys
 import types
 import typing
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Hashable, Mapping
 from datetime import datetime, timedelta
 from decimal import Decimal
 from enum import Enum
@@ -138,7 +138,7 @@ class _Deriver:
             return self.shape(annotation.__supertype__, path, within)
         if annotation is Any or isinstance(annotation, TypeVar):
             raise refused(path, "Any has no canonical form; name the type")
-        if origin is None and annotation in _SCALARS:
+        if origin is None and isinstance(annotation, Hashable) and annotation in _SCALARS:
             return _SCALARS[annotation]
         if origin is Literal:
             if not all(isinstance(word, str) for word in args):

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import inspect
 import textwrap
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from types import CodeType
 from typing import Any, Literal, get_args
@@ -104,6 +104,8 @@ class Workflow:
 
     def _events(self, events: Sequence[type]) -> tuple[EventType, ...]:
         found: list[EventType] = []
+        if not isinstance(events, Iterable):
+            raise self._bad("events: a list of classes, as in events=[OrderCreated]")
         for cls in events:
             shape = self._schema(cls, "events")
             if not isinstance(shape, RecordShape) or shape.schema is None:
@@ -117,7 +119,8 @@ class Workflow:
         return tuple(found)
 
     def _effects(self, effects: Sequence[Effect | TimerEffect | str]) -> list[Effect | TimerEffect]:
-        found = [BUILT_IN.get(effect) if isinstance(effect, str) else effect for effect in effects]
+        listed = effects if isinstance(effects, Iterable) else [None]
+        found = [BUILT_IN.get(effect) if isinstance(effect, str) else effect for effect in listed]
         known = [effect for effect in found if isinstance(effect, Effect | TimerEffect)]
         if len(known) < len(found):
             raise self._bad(
@@ -131,6 +134,8 @@ class Workflow:
     def _key_shape(self, path: str | None) -> Shape | None:
         if path is None:
             return None
+        if not isinstance(path, str):
+            raise self._bad("key: the name of a field of every event", code="KEY_FIELD")
         shapes = [shape_at(event.shape, path) for event in self.events]
         for event, shape in zip(self.events, shapes, strict=True):
             if shape is None:
