@@ -16,7 +16,7 @@ from treadle import Engine
 from treadle.kernel.errors import BlobCorrupt, BlobMissing, StoreUnavailable, Unsupported
 from treadle.kernel.values import digest_bytes
 from treadle.store.blobs import BlobFiles, blobs_at
-from treadle.store.open import open_store
+from treadle.store.open import open_sqlite, open_store
 from treadle.store.rows import Batch
 from treadle.testing.rows import run_row
 
@@ -170,3 +170,19 @@ def test_a_file_that_another_member_removes_while_a_commit_refers_to_it_is_writt
         refers = Batch(runs_new={1: run_row(1)}, blobs={DIGEST: BODY}, blob_refs=[(1, DIGEST)])
         member.commit(refers)
         assert member.blob(DIGEST) == BODY
+
+
+def test_what_a_killed_process_has_half_written_goes_with_the_next_collection(tmp_path: Path) -> None:
+    with closing(open_sqlite(tmp_path / "t.db")) as store:
+        store.own()
+        place = BlobFiles(tmp_path / "t.db")
+        place.write(DIGEST, BODY)
+        half = place.path(DIGEST).with_suffix(".0011.tmp")
+        half.write_bytes(BODY[:7])
+        store.sweep()
+        assert half.exists(), "it may be written just now"
+        for file in (half, place.path(DIGEST)):
+            os.utime(file, (1, 1))
+        store.sweep()
+        assert not half.exists()
+        assert list(place.digests()) == []

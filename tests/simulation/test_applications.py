@@ -29,8 +29,8 @@ def test_each_event_is_taken_once_and_by_the_code_that_is_active_and_everybody_i
 @pytest.mark.parametrize(
     ("canary", "seed", "said"),
     [
-        (apply_before_everybody_has_agreed, 46, "is decided by version"),
-        (cells_open_while_members_agree, 35, "is decided by version"),
+        (apply_before_everybody_has_agreed, 0, "is decided by version"),
+        (cells_open_while_members_agree, 50, "is decided by version"),
         (told_again_by_whoever_takes_over, 1, "is in the audit twice"),
     ],
     ids=lambda value: getattr(value, "__name__", ""),
@@ -47,5 +47,5 @@ def test_a_snapshot_of_more_than_one_moment_is_found() -> None:
         snapshot_without_a_second_look(),
         pytest.raises(SimulationFailed, match="a snapshot has"),
     ):
-        for seed in (4, 14):
+        for seed in (7, 17):
             simulate(seed, Sums, cores=CORES)

@@ -223,6 +223,8 @@ class Undecided:
         for task in self._reads.tasks(run=row.id, status=("open", "claimed"), limit=100_000):
             self._board.close(task.id, "cancelled", None)
         self._lines.leave(row.id)
+        # What was kept for it is for nobody.
+        batch.inbox_done += [key for key, item in self._held.items() if item.run == row.id and item.inbox]
         batch.checkpoints_done += list(self._reads.checkpoints(row.no))
         self._staging.staged.revoked += open_ids
         for child in self._reads.runs(parent=row.id, limit=100_000):

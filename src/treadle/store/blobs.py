@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 
         def remove(self, digest: str) -> None: ...
         def digests(self, before_ns: int | None = None) -> Iterator[str]:
-            """What is there; with a time, only what was written before it."""
+            """What is there; with a time, only what was written before it, and what was not written to its end."""
             ...
 
 
@@ -117,7 +117,7 @@ class BlobFiles:
     def digests(self, before_ns: int | None = None) -> Iterator[str]:
         if self._folder.is_dir():
             for path in self._folder.glob("??/*"):
-                if path.suffix != ".tmp" and (before_ns is None or path.stat().st_mtime_ns < before_ns):
+                if path.suffix != ".tmp" if before_ns is None else _was_written(path, before_ns):
                     yield f"sha256:{path.parent.name}{path.name}"
 
     @staticmethod
@@ -127,3 +127,10 @@ class BlobFiles:
             os.fsync(fd)
         finally:
             os.close(fd)
+
+
+def _was_written(path: Path, before_ns: int) -> bool:
+    try:
+        return path.stat().st_mtime_ns < before_ns
+    except FileNotFoundError:
+        return False  # somebody removed it just now, or gave it its name

@@ -6,13 +6,18 @@ from typing import Any
 
 from treadle.kernel.errors import StoreFull, Undecidable
 from treadle.kernel.machine import Machine
-from treadle.kernel.model import Signal
+from treadle.kernel.model import Cancel, Signal
 from treadle.runtime.commands import Deliver, message_to_bytes, reply_from_bytes
 from treadle.runtime.own_changes import OwnChange
 from treadle.store.rows import Message
 from treadle.testing.sim.drill_machine import DrillMachine
 
 from .test_core import Bench, awaits, work
+
+
+class Codeless(DrillMachine):
+    def load(self, body: Any) -> Any:
+        raise Undecidable("its code is not here")
 
 
 class Uncoded:
@@ -28,9 +33,7 @@ class Uncoded:
         self.bench = self.bench.reborn(machine_of=self.machine_of)
 
     def machine_of(self, dialect: str) -> Machine:
-        if not self.is_there:
-            raise Undecidable("its code is not here")
-        return DrillMachine()
+        return DrillMachine() if self.is_there else Codeless()
 
     def come(self, *failing: StoreFull) -> None:
         """Its code is there, as a deploy says."""
@@ -96,4 +99,17 @@ def test_what_was_kept_is_decided_once_although_the_commit_fails_that_decides_it
     assert bench.answers["signal"]["held"]
     code.come(StoreFull())
     assert bench.kinds("r") == ["started", "signal"]
+    assert code.kept == []
+
+
+def test_what_was_kept_for_a_run_goes_with_its_end() -> None:
+    """Nobody would ever take it, and whoever reads messages would pass over it for ever."""
+    code = Uncoded([awaits()])
+    bench = code.bench
+    bench.core.submit(bench.item("r", Signal(name="go"), ack="signal"))
+    bench.settle()
+    assert code.kept == ["held"]
+    bench.core.submit(bench.item("r", Cancel(), ack="cancel"))
+    bench.settle()
+    assert bench.answers["cancel"]["status"] == "cancelled"
     assert code.kept == []
