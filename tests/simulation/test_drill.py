@@ -17,7 +17,7 @@ from treadle.testing.sim import SimulationFailed, SimWorld, simulate
 from treadle.testing.sim.__main__ import main
 from treadle.testing.sim.call_canaries import CALL_CANARIES
 from treadle.testing.sim.canaries import CANARIES, Canary, lost_recovery, seeds_to_find
-from treadle.testing.sim.run_canaries import RUN_CANARIES
+from treadle.testing.sim.run_canaries import LONE_RUN_CANARIES, RUN_CANARIES
 from treadle.testing.sim.store_canaries import FILE_CANARIES, STORE_CANARIES
 
 HASH_SEEDS = ("0", "1", "4242")
@@ -35,7 +35,7 @@ def test_ten_seeds_pass(first: int) -> None:
 
 @pytest.mark.parametrize(
     "canary",
-    [*CANARIES, *RUN_CANARIES, *CALL_CANARIES, *STORE_CANARIES, *FILE_CANARIES],
+    [*CANARIES, *RUN_CANARIES, *LONE_RUN_CANARIES, *CALL_CANARIES, *STORE_CANARIES, *FILE_CANARIES],
     ids=lambda canary: canary.__name__,
 )
 def test_a_planted_bug_is_found_within_fifty_seeds(canary: Canary) -> None:

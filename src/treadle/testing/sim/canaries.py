@@ -45,7 +45,7 @@ from .drill import Drill
 from .drill_machine import DrillMachine
 from .narrow import NarrowDrill
 from .process import SimProcess
-from .run_canaries import RUN_CANARIES, SHARED_RUN_CANARIES
+from .run_canaries import LONE_RUN_CANARIES, RUN_CANARIES, SHARED_RUN_CANARIES
 from .store_canaries import FILE_CANARIES, STORE_CANARIES
 from .sums import Sums
 from .workload import Workload
@@ -469,7 +469,7 @@ def hunted(cores: int) -> list[tuple[Canary, Callable[[Random], Workload]]]:
     """Every planted bug that must be found with so many cores, and where it is looked for."""
     if cores == 1:
         return [
-            *((canary, Drill) for canary in (*CANARIES, *RUN_CANARIES, *LATE_CANARIES)),
+            *((canary, Drill) for canary in (*CANARIES, *RUN_CANARIES, *LONE_RUN_CANARIES, *LATE_CANARIES)),
             *((canary, Drill) for canary in (*CALL_CANARIES, *STORE_CANARIES, *FILE_CANARIES)),
             *((canary, Sums) for canary in CELL_CANARIES),
             (forgotten_places, NarrowDrill),

@@ -136,6 +136,8 @@ class Sums:
         events, self._moves, taken = self._events(rng), self._applies(rng), self._snapshots(rng)
         # Events for single cells that come when everybody has agreed to an apply, and it is not decided; or at last.
         self._rush = [self._event(8_000, Note(f"k{rng.randrange(CELLS)}"), f"r{n}") for n in range(RUSH)]
+        for wish in self._rush:
+            wish.after = self._moves[-1]
         self._wishes = [*events, *self._moves, *taken, *self._rush]
         # How many applies are so far.
         self._agreed = 0
@@ -210,6 +212,7 @@ class Sums:
     def agreed(self, world: SimWorld) -> Iterator[None]:
         rush, self._rush = self._rush[:RUSH_AT_ONCE], self._rush[RUSH_AT_ONCE:]
         for wish in rush:
+            wish.after = None
             world.after(world.rng.randrange(100 * MS), partial(self._ask, world, wish))
         self._agreed += 1
         try:
