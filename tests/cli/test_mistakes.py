@@ -205,5 +205,5 @@ def test_a_store_of_a_newer_treadle_says_what_to_do(cli: Cli, write: Write) -> N
     with closing(sqlite3.connect(file.parent / "treadle.db")) as store:
         store.execute("PRAGMA user_version = 99")
     error = cli("run", "flow.yaml", "--json", code=1).error
-    assert error["code"] == "STORE_TOO_NEW"
+    assert error["code"] == "STORE_TOO_NEW", error
     assert "use the newer Treadle that wrote it" in error["message"]

@@ -13,7 +13,6 @@ from __future__ import annotations
 import asyncio
 import logging
 import os
-import threading
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from functools import partial
@@ -126,10 +125,10 @@ class Bridge:
             together=together,
         )
         worker.start(loop)
+        self._threads.begin()
         with threads_given():
             thread.start()
         seat.take(thread)
-        self._threads.know(thread.ident, threading.get_ident())
         if (failure := await opened) is not None:
             raise failure
         self._started = True
@@ -156,6 +155,7 @@ class Bridge:
         return Together(member, self.bus, self.place.listener, *told)
 
     def _make_core(self, port: CorePort, store: Store, elsewhere: Elsewhere) -> Core:
+        self._threads.join()
         key, is_member = store.work_key(), self.seat.shares
         signer = Signer(key) if is_member else node_signer(self.place.path)
         self.vouching.begin(key, signer)

@@ -10,6 +10,7 @@ ours does. So what is got done is counted, before and under haste: it stays only
 from __future__ import annotations
 
 import sys
+import threading
 import time
 from collections.abc import Callable
 from contextlib import suppress
@@ -40,10 +41,16 @@ class Threads:
     def __init__(self) -> None:
         self._clocks: list[int] = []
 
-    def know(self, *threads: int | None) -> None:
+    def begin(self) -> None:
+        """Of the house's own there is only the thread that calls."""
         self._clocks = []
+        self.join()
+
+    def join(self) -> None:
+        """The thread that calls is one of the house's own. It asks for its own clock: that of a thread which has ended
+        meanwhile must not be asked for."""
         if sys.platform == "linux":
-            self._clocks = [time.pthread_getcpuclockid(thread) for thread in threads if thread is not None]
+            self._clocks.append(time.pthread_getcpuclockid(threading.get_ident()))
 
     def others_s(self) -> float:
         if not self._clocks:

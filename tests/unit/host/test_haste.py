@@ -6,9 +6,11 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
+from pathlib import Path
 
 import pytest
 
+from treadle.engine import Engine
 from treadle.host.haste import (
     CALM_LOOKS,
     FEW_RECORDS,
@@ -22,6 +24,8 @@ from treadle.host.haste import (
     Haste,
     Threads,
 )
+from treadle.host.thread import CoreThread
+from treadle.kernel.errors import StoreCorrupt
 from treadle.runtime.meter import CoreMeter
 
 USUAL_S = 0.005
@@ -129,7 +133,7 @@ def test_where_it_brings_nothing_it_is_tried_again_after_ever_longer_rests(house
 @pytest.mark.skipif(sys.platform != "linux", reason="only Linux tells the time of other threads")
 def test_what_others_compute_is_told_apart_from_our_own() -> None:
     threads, stops = Threads(), False
-    threads.know(threading.get_ident())
+    threads.begin()
 
     def computes() -> None:
         while not stops:
@@ -186,3 +190,23 @@ def test_a_program_in_more_haste_is_left_alone(house: House) -> None:
     sys.setswitchinterval(0.0001)
     house.looks(2 * CALM_LOOKS)
     assert interval() == 0.0001
+
+
+async def test_why_a_store_is_not_opened_is_told_however_soon_its_thread_is_over(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A thread that has ended must not be asked for its clock."""
+    start = CoreThread.start
+
+    def over_at_once(thread: CoreThread) -> None:
+        start(thread)
+        thread.join(30)
+        deadline = time.monotonic() + 30
+        while Path(f"/proc/self/task/{thread.native_id}").exists() and time.monotonic() < deadline:
+            time.sleep(0.001)  # for the system it ends a moment later
+
+    monkeypatch.setattr(CoreThread, "start", over_at_once)
+    (tmp_path / "t.db").write_text("no database, and longer than a header of one\n" * 100)
+    with pytest.raises(StoreCorrupt):
+        async with Engine(f"sqlite:///{tmp_path}/t.db"):
+            raise AssertionError("it must not start")
