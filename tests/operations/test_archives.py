@@ -165,6 +165,36 @@ async def test_a_crash_between_archive_and_removal_loses_nothing_and_doubles_not
     assert await looked_into(shelf) == before
 
 
+async def test_runs_that_cannot_be_archived_keep_no_others_from_it(engine: Engine, shelf: Path) -> None:
+    asked: list[list[int]] = []
+
+    async def operate(name: str, body: dict[str, Any], *, home: str = "") -> Any:
+        return await engine.operate(name, body, home=home)
+
+    async def read(question: Any) -> Any:
+        return await engine.read(lambda reads: question(reads, engine.library.registry(reads)))
+
+    async def keep(runs: Any) -> list[int]:
+        """All but the oldest three."""
+        asked.append([run.no for run in runs])
+        archive = archives.Archive(shelf)
+        try:
+            return await put(engine, archive, [no for no in asked[-1] if no not in oldest])
+        finally:
+            archive.close()
+
+    rows = await engine.read(lambda reads: reads.runs(limit=10))
+    oldest = sorted(row.no for row in rows)[:3]
+    collection = collecting.Collection(
+        operate, read, [""], clock=engine.clock.now_ns, now_ns=FAR_NS, per_commit=2
+    )
+    done = await collection.collect(archive=keep)
+    assert done["runs"] == len(rows) - len(oldest) > 0
+    left = await engine.read(lambda reads: reads.runs(limit=10))
+    assert sorted(row.no for row in left) == oldest
+    assert all(len(set(some)) <= 2 for some in asked), "no more at once than fit into a commit"
+
+
 async def test_a_run_that_was_sent_on_meanwhile_stays_and_replaces_what_it_was(
     engine: Engine, shelf: Path, echo: Echo
 ) -> None:

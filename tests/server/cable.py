@@ -53,6 +53,8 @@ class Cable:
         for task in left:
             task.cancel()
         await asyncio.gather(*left, return_exceptions=True)
+        # What was aborted is closed with the loop's next round.
+        await asyncio.sleep(0)
 
     def _set(self, state: State) -> None:
         async def change() -> None:
@@ -77,12 +79,19 @@ class Cable:
         asyncio.run_coroutine_threadsafe(listen(), self._loop).result(10)
 
     async def _carry(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self._ends.add(writer)
         try:
             there, back = await asyncio.open_unix_connection(self._path)
-        except OSError:
+        except BaseException as error:
+            self._ends.discard(writer)
             writer.transport.abort()
+            if isinstance(error, OSError):
+                return
+            raise
+        if writer not in self._ends:  # it was cut meanwhile
+            back.transport.abort()
             return
-        self._ends |= {writer, back}
+        self._ends.add(back)
         try:
             await asyncio.gather(
                 self._pass(reader, back, lambda: self._state != "mute"),
@@ -90,6 +99,8 @@ class Cable:
             )
         finally:
             self._ends -= {writer, back}
+            writer.transport.abort()
+            back.transport.abort()
 
     async def _pass(
         self, source: asyncio.StreamReader, target: asyncio.StreamWriter, carries: Callable[[], bool]

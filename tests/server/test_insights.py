@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import httpx
+import pytest
 
 from treadle import Engine
+from treadle.kernel.errors import RunNotFound
 from treadle.server.app import create_app
 from treadle.views import insights
 
@@ -40,6 +44,25 @@ async def test_runs_are_counted_over_time_by_workflow_and_by_what_became_of_them
     assert (await http.get("/stats/history", params={"since": "0001-01-01T00:00:00Z"})).status_code == 200
     refused = await http.get("/stats/history", params={"since": "soon"})
     assert (refused.status_code, refused.json()["where"]) == (422, "since")
+
+
+async def test_a_run_that_is_collected_while_it_is_looked_at_is_left_out(
+    http: httpx.AsyncClient, engine: Engine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await deployed(http, greet=FLOW)
+    for _ in range(2):
+        run = (await http.post("/runs", json={"workflow": "greet"})).json()["id"]
+        await http.post(f"/runs/{run}/wait")
+    look = engine.run
+
+    async def gone(id: str) -> Any:
+        if id == run:
+            raise RunNotFound(id)
+        return await look(id)
+
+    monkeypatch.setattr(engine, "run", gone)
+    found = (await http.get("/stats/insights")).json()
+    assert [(step["workflow"], step["count"]) for step in found["steps"]] == [("greet", 1)]
 
 
 async def test_what_the_newest_runs_have_in_common_is_told(http: httpx.AsyncClient) -> None:

@@ -36,9 +36,9 @@ def test_a_seed_of_three_cores_is_one_history() -> None:
         (commit_without_the_epoch_check, (3, 2, 5)),
         (gained_and_not_recovered, (3, 0, 5)),
         (hand_over_without_draining, (2, 20)),
-        (unknown_commit_taken_for_failed, (15, 17, 35, 43)),
+        (unknown_commit_taken_for_failed, (15, 20, 22, 36)),
         (message_gone_when_it_is_read, (2, 4, 6)),
-        (a_run_keeps_its_turn, (11, 15, 48)),
+        (a_run_keeps_its_turn, (3, 18, 26, 28)),
     ],
     ids=lambda value: getattr(value, "__name__", ""),
 )

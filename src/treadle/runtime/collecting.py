@@ -84,12 +84,14 @@ class Collection:
         now_ns: int | None,
         ruled: bool = False,
         pins: Callable[[], Pins] = lambda: finding.NO_PINS,
+        per_commit: int = COLLECT_PER_COMMIT,
     ) -> None:
         if not isinstance(now_ns, int | None):
             raise ValueRefused("now_ns is a whole number of nanoseconds since 1970")
         self._operate, self._read, self._homes, self._clock = operate, read, homes, clock
         self._which: PastWhen = {"now_ns": now_ns, "ruled": ruled}
         self._pins = pins
+        self._per_commit = per_commit
 
     async def collect(self, *, by: str | None = None, archive: PutsAway | None = None) -> dict[str, Value]:
         """Removes what is past its date. Whoever asked is kept among the diagnostics."""
@@ -121,26 +123,29 @@ class Collection:
 
     async def _remove_past(self, archive: PutsAway | None) -> int:
         """All runs that are past their date."""
-        removed, count, which = 0, COLLECT_PER_COMMIT, self._which
-        while count >= COLLECT_PER_COMMIT:
-            asked = partial(finding.past, which=which, now_ns=self._clock(), limit=COLLECT_PER_COMMIT)
-            past = await self._read(asked)
-            count = len(past)
-            if past and archive is not None:
-                kept = set(await archive(past))
-                past = [run for run in past if run.no in kept]
+        removed, which = 0, self._which
+        # Runs that were taken up again meanwhile, or that cannot be archived: those after them are not kept waiting.
+        stay: set[int] = set()
+        while True:
+            limit = self._per_commit + len(stay)
+            found = await self._read(partial(finding.past, which=which, now_ns=self._clock(), limit=limit))
+            past = [run for run in found if run.no not in stay]
+            kept = {run.no for run in past} if archive is None or not past else set(await archive(past))
+            stay.update(run.no for run in past if run.no not in kept)
+            past = [run for run in past if run.no in kept]
             gone = await self._of_each({"step": "runs", **which}, past)
             removed += gone
-            if not gone:
-                break  # the rest was taken up again meanwhile, or cannot be archived
-        return removed
+            if gone < len(past):
+                stay.update(run.no for run in past)
+            if len(found) < limit:
+                return removed
 
     async def _let_go(self) -> None:
         """Payloads that are past their date, of runs that are not."""
         before: int | None = None
         while before != 0:
             now_ns = self._clock() if self._which["now_ns"] is None else self._which["now_ns"]
-            asked = partial(finding.expired, now_ns=now_ns, before_no=before, limit=COLLECT_PER_COMMIT)
+            asked = partial(finding.expired, now_ns=now_ns, before_no=before, limit=self._per_commit)
             found, before = await self._read(asked)
             for some in _slices(found, EXPIRED_PER_COMMIT):
                 await self._of_each({"step": "expired"}, some)

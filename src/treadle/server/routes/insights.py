@@ -6,10 +6,12 @@ newest runs, which the answer names: a look at the overview costs the same howev
 
 from __future__ import annotations
 
+from contextlib import suppress
 from typing import TYPE_CHECKING, Annotated, Any, Final
 
 from fastapi import Query, Request
 
+from treadle.kernel.errors import RunNotFound
 from treadle.lang.duration import instant_text
 from treadle.runtime import document
 from treadle.server import scope, shapes
@@ -106,18 +108,19 @@ async def common(request: Request, since: Since = "24h") -> Any:
     failed, waiting, newest = await engine.read(rows)
     shown = {row.id: document.list_row(row) for row in (*waiting, *newest)}
     documents: dict[str, dict[str, Any]] = {}
-    for row in (*waiting, *newest):
-        if row.id not in documents:
-            documents[row.id] = await (await engine.run(row.id)).show()
-    traced = [
-        (shown[row.id], intents(await (await engine.run(row.id)).journal(limit=_RECORDS_MAX)))
-        for row in newest
-    ]
+    traced: list[tuple[dict[str, Any], list[dict[str, Any]]]] = []
+    recent = {row.id for row in newest}
+    for id, row in shown.items():
+        with suppress(RunNotFound):  # it was collected meanwhile
+            run = await engine.run(id)
+            documents[id] = await run.show()
+            if id in recent:
+                traced.append((row, intents(await run.journal(limit=_RECORDS_MAX))))
     return {
         "failures": insights.failures(document.list_row(row) for row in failed),
-        "waits": insights.waits(documents[row.id] for row in waiting),
+        "waits": insights.waits(documents[row.id] for row in waiting if row.id in documents),
         "steps": insights.slowest(traced),
-        "costs": insights.costs(documents[row.id] for row in newest),
+        "costs": insights.costs(documents[row.id] for row in newest if row.id in documents),
         "sampled": {"failed": len(failed), "waiting": len(waiting), "runs": len(newest)},
     }
 

@@ -33,7 +33,7 @@ PATIENCE_NS = 3_000 * MS
 # How often the store is tidied while all goes on.
 TIDY_NS = 2_000 * MS
 TIDIED_MAX = 15
-# How long a collection may take until it is given up.
+# How long one may take, with several members, until it is given up.
 TIDYING_NS_MAX = 8_000 * MS
 # How old what a collection has read may be when it is made use of.
 READ_NS = 300 * MS
@@ -397,8 +397,9 @@ class Keeper:
         self._world.after(TIDY_NS, self._tidy)
         if (owner := self._world.reach()) is not None:
             self._drive(owner, self._collection(None), None, once := Once())
-            # With several members each step takes as long as a look at the store; and the next one begins meanwhile.
-            self._world.after(TIDYING_NS_MAX, partial(setattr, once, "done", True))
+            # The next one begins anew; with several members meanwhile, because a step takes as long as a look at the store.
+            patience_ns = TIDY_NS if self._world.cores == 1 else TIDYING_NS_MAX
+            self._world.after(patience_ns, partial(setattr, once, "done", True))
 
     def _fork(self, fork: ForkWanted, once: Once) -> None:
         if once.done:

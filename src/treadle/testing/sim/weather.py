@@ -55,7 +55,7 @@ class Weather:
         if world.chance(faults.regain) and world.cores > 1:
             process.amid(rng.randrange(POINTS), self._take_and_give_back)
         if world.chance(faults.replaced):
-            process.amid(rng.randrange(POINTS), self._replace)
+            process.amid(rng.randrange(POINTS), self.replace)
         if world.chance(faults.clock_jump):
             world.offset_ns += rng.choice((-1, 1)) * rng.randrange(60 * SECOND)
         if world.chance(faults.disk_full) and not world.disk.full:
@@ -87,7 +87,7 @@ class Weather:
             disk.live.execute("UPDATE shards SET epoch = epoch + 1")
             disk.image = disk.live.serialize()
 
-    def _replace(self) -> None:
+    def replace(self) -> None:
         """A copy takes the place of the store's file. Whoever has that open stops soon."""
         world = self._world
         world.disk.replace()

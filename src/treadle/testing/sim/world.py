@@ -207,6 +207,8 @@ class SimWorld:
         check_bytes(self)
         outcome = self._outcome()
         self._collect(met)
+        if met.replaced:
+            self._lose_store()
         return outcome
 
     def _done(self) -> bool:
@@ -229,6 +231,13 @@ class SimWorld:
         if not self._go(self._patience, lambda: self.keeper.collected):
             raise AssertionError("the store is never collected to its end")
         self.journals.check_collected(self)
+
+    def _lose_store(self) -> None:
+        """Nothing is left to commit: only who looks finds that its store is gone."""
+        there = self.alive()
+        self.weather.replace()
+        if not self._go(self._patience, lambda: all(process.dead for process in there)):
+            raise AssertionError("a store is gone, and whoever had it open goes on")
 
     def _go(self, events_max: int, until: Callable[[], bool]) -> bool:
         for count in range(events_max):
