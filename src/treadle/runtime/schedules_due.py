@@ -98,7 +98,9 @@ class SchedulesDue:
         found = self._reads.documents(SCHEDULE)
         if found and not self._is_at_hand:
             self.next_due_ns = None
-            self._changes.put_aside(NotAtHand("the code of schedules", self._fetch), OwnChange(self._came))
+            # Not the name under which operations wait for theirs: each is told of its own.
+            lacking = NotAtHand("the code of schedules that are due", self._fetch)
+            self._changes.put_aside(lacking, OwnChange(self._came))
             return False
         self._due, self.awaited, self._loaded = {}, {}, True
         for name, value in found:

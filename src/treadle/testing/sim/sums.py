@@ -42,7 +42,7 @@ PATIENCE_NS = 4_000 * MS
 CELLS = 5
 NOTES_SHARE = 0.6
 # How many events come because everybody has agreed to an apply, and how many of them at once.
-RUSH, RUSH_AT_ONCE = 40, 8
+RUSH, RUSH_AT_ONCE = 80, 16
 NAME = "sums"
 SOURCE, SINK, LOG = "sums/source@1", "sums/sink@1", "sums/log@1"
 

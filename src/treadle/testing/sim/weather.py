@@ -95,6 +95,13 @@ class Weather:
         for process in world.alive():
             world.after(2 * GONE_NS_MAX, partial(self._expect_end, process, until_s))
 
+    def take_store_away(self, events_max: int) -> None:
+        """Nothing is left to commit: only who looks finds that its store is gone."""
+        there = self._world.alive()
+        self.replace()
+        gone = self._world.go(events_max, lambda: all(process.dead for process in there))
+        assert gone, "a store is gone, and whoever had it open goes on"
+
     def _expect_end(self, process: SimProcess, until_s: float) -> None:
         """Who is paused, or stands still, has its time yet."""
         if process.dead:

@@ -23,9 +23,10 @@ from treadle.store.rows import Batch, Numbered, VersionRow
 from treadle.store.sql import SqlStore
 
 from .checks import Journals
-from .clients import Clients, Keeper, Network, People
+from .clients import Clients, Network, People
 from .disk import Broken, Died, Disk, SimDialect, SimPayloads
 from .faults import CALM, Faults, small_limits
+from .keeper import Keeper
 from .outside import Outside
 from .process import SimProcess
 from .rivals import Rivals
@@ -87,9 +88,8 @@ class SimWorld:
         housed = isinstance(workload, Housed)
         self.faults = Faults.of(seed, self.rng, is_file=cores == 1 and not housed)
         if housed:
-            # Cells are closed for a while by the clock, and a member whose clock is far off is not ready; an event that a
-            # rival is ahead of time and again is refused in the end, and here every event is to be taken.
-            # What applies and snapshots must withstand happens between what a member reads and what it writes.
+            # A member whose clock is far off may not close cells; an event that a rival is ahead of time and again is refused
+            # in the end. What applies and snapshots must withstand is between what a member reads and what it writes.
             self.faults = replace(self.faults, clock_jump=0.0, conflict=0.0, halt=0.2)
         self.limits = small_limits(self.rng)
         self._spell = self.rng.choice(SPELLS_ASKING if housed else SPELLS)
@@ -197,9 +197,9 @@ class SimWorld:
         if isinstance(self.workload, Housed):
             self.workload.begin(self)
         met = self.faults
-        self._go(self._spell, self._done)
+        self.go(self._spell, self._done)
         self._heal()
-        if not self._go(self._patience, self._done):
+        if not self.go(self._patience, self._done):
             raise AssertionError(f"nothing moves any more: {self._pending()}")
         self.journals.check(self)
         self.ticks.check()
@@ -208,7 +208,7 @@ class SimWorld:
         outcome = self._outcome()
         self._collect(met)
         if met.replaced:
-            self._lose_store()
+            self.weather.take_store_away(self._patience)
         return outcome
 
     def _done(self) -> bool:
@@ -226,20 +226,13 @@ class SimWorld:
         self.journals.closed = True
         self.faults = self.disk.faults = weather
         self.keeper.collect()
-        self._go(COLLECT_EVENTS_MAX, lambda: self.keeper.collected)
+        self.go(COLLECT_EVENTS_MAX, lambda: self.keeper.collected)
         self._heal()
-        if not self._go(self._patience, lambda: self.keeper.collected):
+        if not self.go(self._patience, lambda: self.keeper.collected):
             raise AssertionError("the store is never collected to its end")
         self.journals.check_collected(self)
 
-    def _lose_store(self) -> None:
-        """Nothing is left to commit: only who looks finds that its store is gone."""
-        there = self.alive()
-        self.weather.replace()
-        if not self._go(self._patience, lambda: all(process.dead for process in there)):
-            raise AssertionError("a store is gone, and whoever had it open goes on")
-
-    def _go(self, events_max: int, until: Callable[[], bool]) -> bool:
+    def go(self, events_max: int, until: Callable[[], bool]) -> bool:
         for count in range(events_max):
             if count % 32 == 0 and until():
                 return True
@@ -281,9 +274,7 @@ class SimWorld:
             if process is not self.owner and self.cores == 1:
                 # It believes it owns the store, and with nothing to commit it would never learn.
                 process.kill()
-        if all(
-            process.dead for process in self._processes
-        ):  # the owner died, and was not missed beside that one
+        if all(process.dead for process in self._processes):  # the owner was not missed beside that one
             self.after(0, self.boot)
 
     def close(self) -> None:
