@@ -464,8 +464,9 @@ def test_nothing_is_told_unless_somebody_asks() -> None:
     assert settings(False, named) is None
     for given in ("http://c:4318", "http://c:4318/", "http://c:4318/v1/traces"):
         assert settings(given, {}) == settings(None, named)
-    with pytest.raises(TreadleError, match="http"):
-        settings("c:4318", {})
+    for odd in ("c:4318", "http://", "http://[", "http://c:port"):
+        with pytest.raises(TreadleError, match="http:// or https:// and a host"):
+            settings(odd, {})
     with pytest.raises(TreadleError, match="4318"):
         settings(True, {**named, "OTEL_EXPORTER_OTLP_PROTOCOL": "grpc"})
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from types import MappingProxyType
 from typing import Final, NamedTuple
-from urllib.parse import unquote
+from urllib.parse import unquote, urlsplit
 
 from treadle.kernel.errors import Unsupported
 
@@ -75,9 +75,17 @@ def _url(given: str | None, environment: Mapping[str, str]) -> str:
     if given or not url:
         url = (given or environment.get(f"{_PREFIX}ENDPOINT") or _DEFAULT).rstrip("/")
         url = url if url.endswith(PATH) else url + PATH
-    if not url.startswith(("http://", "https://")):
-        raise Unsupported(f"the address of a collector begins with http:// or https://, not {url!r:.60}")
+    if not _is_address(url):
+        raise Unsupported(f"the address of a collector is http:// or https:// and a host, not {url!r:.60}")
     return url
+
+
+def _is_address(url: str) -> bool:
+    try:
+        parts = urlsplit(url)
+        return parts.scheme in ("http", "https") and bool(parts.hostname) and parts.port != 0
+    except ValueError:  # an open bracket, a port that is none
+        return False
 
 
 def _pairs(text: str) -> dict[str, str]:
