@@ -135,6 +135,8 @@ def test_the_folders_of_the_first_payload_are_as_durable_as_its_file(
     found.write(DIGEST, BODY)
     folder = found.path(DIGEST).parent
     assert synced == [tmp_path, folder.parent, folder]
+    found.write(DIGEST, BODY)
+    assert synced[3:] == [folder], "whoever wrote it may have died before its name was durable"
 
 
 def test_two_who_write_the_same_payload_at_once_do_not_meet(

@@ -8,8 +8,8 @@ safe: what was settled stays settled.
 from __future__ import annotations
 
 import logging
-from collections.abc import Collection, Mapping, Sequence
-from typing import Any, Final
+from collections.abc import Callable, Collection, Mapping, Sequence
+from typing import Any, Final, TypeVar
 
 import httpx
 
@@ -23,6 +23,7 @@ from .data import TAKE_MAX, Handed, Noted, Settled, Settling, Taken, Told
 from .messages import convert, handed_from_value, settling_value, told_value
 
 log = logging.getLogger("treadle.worker")
+T = TypeVar("T")
 
 CBOR: Final = "application/cbor"
 PREFIX: Final = "/api/v1"
@@ -94,16 +95,16 @@ class HttpBus:
     # --- what work refers to ---
 
     async def blob(self, digest: str) -> bytes:
-        body = (await self._ask("GET", f"/blobs/{digest}")).content
+        body = await self._ask("GET", f"/blobs/{digest}", read=bytes)
         if digest_bytes(body) != digest:
             raise InputInvalid(f"the server gave another payload for {digest}")
         return body
 
     async def put_blob(self, digest: str, body: bytes) -> None:
-        await self._ask("PUT", f"/blobs/{digest}", body)
+        await self._ask("PUT", f"/blobs/{digest}", body, read=bytes)
 
     async def definition(self, digest: str) -> DefinitionRow:
-        value = decode((await self._ask("GET", f"/definitions/{digest}")).content)
+        value = await self._ask("GET", f"/definitions/{digest}", read=_mapping)
         row = convert(value, DefinitionRow, "a definition")
         said = {"dialect": row.dialect, "name": row.name, "version": row.version, "body": row.body}
         if digest_of(said) != digest:
@@ -130,13 +131,17 @@ class HttpBus:
         self, what: str, body: dict[str, Value], *, timeout_s: float = ANSWER_S
     ) -> dict[str, Any]:
         sent = encode({"worker": self._worker, **body})
-        answer = await self._ask("POST", f"/work/{what}", sent, timeout_s=timeout_s)
-        found: dict[str, Any] = decode(answer.content)
-        return found
+        return await self._ask("POST", f"/work/{what}", sent, timeout_s=timeout_s, read=_mapping)
 
     async def _ask(
-        self, method: str, path: str, body: bytes | None = None, *, timeout_s: float = ANSWER_S
-    ) -> httpx.Response:
+        self,
+        method: str,
+        path: str,
+        body: bytes | None = None,
+        *,
+        read: Callable[[bytes], T],
+        timeout_s: float = ANSWER_S,
+    ) -> T:
         headers = {} if body is None else {"Content-Type": CBOR}
         for _ in range(len(self._servers)):
             server = self._servers[0]
@@ -156,13 +161,26 @@ class HttpBus:
                 continue
             if answer.status_code >= 400:
                 raise _refused(answer)
-            return answer
+            try:
+                if answer.is_success:
+                    return read(answer.content)
+            except TreadleError:
+                log.debug("%s answered with what no server says", server)
+            # Something on the way answers in its place: a gateway with a page of its own, a login.
+            self._pass_over(server)
         raise Away
 
     def _pass_over(self, server: str) -> None:
         """The next one is asked, unless another request has moved on already."""
         if self._servers[0] == server:
             self._servers.append(self._servers.pop(0))
+
+
+def _mapping(body: bytes) -> dict[str, Any]:
+    found = decode(body)
+    if not isinstance(found, dict):
+        raise InputInvalid("an answer is a mapping")
+    return found
 
 
 def _refused(answer: httpx.Response) -> Refused:

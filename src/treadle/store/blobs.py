@@ -70,6 +70,8 @@ class BlobFiles:
     def write(self, digest: str, body: bytes) -> None:
         path = self.path(digest)
         if path.exists() and path.stat().st_size == len(body):
+            # Whoever wrote it may have died before its name was durable.
+            self._sync(path.parent)
             return
         # Of its own: in containers every process has the same number.
         temporary = path.with_name(f"{path.name}.{os.urandom(8).hex()}.tmp")

@@ -5,7 +5,9 @@ from __future__ import annotations
 import asyncio
 
 import httpx
+import pytest
 
+from treadle.bus.carrier import Away
 from treadle.bus.http import HttpBus
 from treadle.kernel.values import encode
 
@@ -31,3 +33,29 @@ async def test_requests_that_meet_a_dead_server_together_are_answered_by_the_nex
     finally:
         await bus.close()
     assert asked == 2
+
+
+@pytest.mark.parametrize(
+    "page",
+    [
+        httpx.Response(200, content=b"<html>Log in first</html>"),
+        httpx.Response(200, content=encode([])),
+        httpx.Response(302, headers={"location": "http://login"}),
+    ],
+    ids=["a page", "a list", "a login"],
+)
+async def test_what_answers_in_place_of_a_server_is_passed_over(page: httpx.Response) -> None:
+    def answer(request: httpx.Request) -> httpx.Response:
+        if request.url.host == "gateway":
+            return page
+        return httpx.Response(200, content=encode({"lost": []}))
+
+    bus = HttpBus(["http://gateway", "http://alive"], "one", transport=httpx.MockTransport(answer))
+    alone = HttpBus(["http://gateway"], "one", transport=httpx.MockTransport(answer))
+    try:
+        assert await bus.renew(["a"]) == []
+        with pytest.raises(Away):
+            await alone.renew(["a"])
+    finally:
+        await bus.close()
+        await alone.close()
