@@ -245,7 +245,7 @@ def again(number, frame):
 
 def told(number, frame):
     signal.signal(signal.SIGTERM, again)
-    print("draining", file=sys.stderr, flush=True)
+    os.write(2, b"draining\\n")  # in one go: three of them write to one pipe
     wait()
 
 signal.signal(signal.SIGTERM, told)
