@@ -36,7 +36,8 @@ def test_a_schedule_is_made_and_what_it_starts_is_seen(site: Site, page: Page) -
     expect(page).to_have_url(re.compile("/runs/hourly"))
     expect(page.locator("h1")).to_contain_text("completed")
     runs = httpx.get(f"{site.url}/api/v1/runs", params={"search": "hourly"}).json()["items"]
-    assert [run["workflow"] for run in runs] == ["order"]
+    # On the hour there is another.
+    assert {run["workflow"] for run in runs} == {"order"}
 
 
 def test_a_schedule_is_paused_resumed_and_deleted(site: Site, page: Page) -> None:
