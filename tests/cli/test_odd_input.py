@@ -81,3 +81,13 @@ def test_a_server_does_not_begin_with_a_bus_that_cannot_be(cli: Cli, wrong: str)
     assert (
         "--bus is memory, postgres or nats" in cli("serve", "--bus", wrong, "--json", code=1).error["message"]
     )
+
+
+@pytest.mark.parametrize("command", [["serve", "--port", "0"], ["worker", "--server", "http://127.0.0.1:1"]])
+@pytest.mark.parametrize("collector", ["http://[", "c:4318"])
+def test_an_address_at_which_no_collector_can_be_is_bad_usage(
+    cli: Cli, command: list[str], collector: str
+) -> None:
+    error = cli(*command, "--otlp", collector, "--json", code=2).error
+    assert error["code"] == "USAGE"
+    assert f"not '{collector}'" in error["message"], "as it was typed"

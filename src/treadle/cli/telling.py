@@ -7,6 +7,10 @@ from typing import Annotated
 
 import typer
 
+from treadle.kernel.errors import Unsupported
+
+from .output import Usage
+
 OtlpOption = Annotated[
     str | None,
     typer.Option(
@@ -20,8 +24,15 @@ OtlpOption = Annotated[
 
 
 def wanted(otlp: str | None) -> str | bool | None:
-    """What an engine or a worker is told: an address, or that the environment names one."""
+    """What an engine or a worker is told: an address, or that the environment names one. Before anything begins: what cannot
+    be meant is bad usage."""
     if otlp:
+        from treadle.telemetry.settings import settings
+
+        try:
+            settings(otlp, os.environ)
+        except Unsupported as error:
+            raise Usage(error.message) from error
         return otlp
     if not any(name.startswith("OTEL_EXPORTER_OTLP_") for name in os.environ):
         return None

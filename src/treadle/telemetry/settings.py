@@ -71,12 +71,13 @@ def is_asked(environment: Mapping[str, str]) -> bool:
 
 def _url(given: str | None, environment: Mapping[str, str]) -> str:
     """An address for traces alone is taken as it is; to one for everything the path of traces is added."""
-    url = given or environment.get(f"{_PREFIX}TRACES_ENDPOINT")
+    url = said = given or environment.get(f"{_PREFIX}TRACES_ENDPOINT") or ""
     if given or not url:
-        url = (given or environment.get(f"{_PREFIX}ENDPOINT") or _DEFAULT).rstrip("/")
+        said = given or environment.get(f"{_PREFIX}ENDPOINT") or _DEFAULT
+        url = said.rstrip("/")
         url = url if url.endswith(PATH) else url + PATH
     if not _is_address(url):
-        raise Unsupported(f"the address of a collector is http:// or https:// and a host, not {url!r:.60}")
+        raise Unsupported(f"the address of a collector is http:// or https:// and a host, not {said!r:.60}")
     return url
 
 
