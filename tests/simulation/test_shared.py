@@ -15,7 +15,11 @@ from treadle.testing.sim.canaries import (
     hand_over_without_draining,
     unknown_commit_taken_for_failed,
 )
-from treadle.testing.sim.run_canaries import a_run_keeps_its_turn, message_gone_when_it_is_read
+from treadle.testing.sim.run_canaries import (
+    a_run_keeps_its_turn,
+    gives_away_what_is_not_decided,
+    message_gone_when_it_is_read,
+)
 
 CORES = 3
 
@@ -39,6 +43,7 @@ def test_a_seed_of_three_cores_is_one_history() -> None:
         (unknown_commit_taken_for_failed, (15, 20, 22, 36)),
         (message_gone_when_it_is_read, (2, 4, 6)),
         (a_run_keeps_its_turn, (3, 18, 26, 28)),
+        (gives_away_what_is_not_decided, (10, 48)),
     ],
     ids=lambda value: getattr(value, "__name__", ""),
 )

@@ -96,8 +96,8 @@ class NearSide(Offers, Protocol):
 
     def waiting_in(self, lane: str) -> int: ...
 
-    def is_idle(self, lane: str) -> bool:
-        """Whether nothing waits in a lane of the resident's, and it has nothing of it in hand."""
+    def unsettled_in(self, lane: str) -> int:
+        """How much waits in a lane of the resident's, and is in its hands."""
         ...
 
     def find(self, intent: str) -> Work | None:

@@ -207,6 +207,23 @@ class WorkQueues:
             self._lanes[lane] = [*self._lanes.get(lane, ()), found]
         return found
 
+    def take_back(self, intents: Sequence[str]) -> list[str]:
+        """Of these it forgets those that wait; what is in hand stays there. Which those were."""
+        taken: list[str] = []
+        room: dict[str, str] = {}
+        with self._lock:
+            for intent in intents:
+                entry = self._entries.get(intent)
+                if entry is not None and entry.waits:
+                    del self._entries[intent]
+                    self._leaves(entry)
+                    taken.append(intent)
+                    if self._beyond:
+                        room |= self._room(entry.queue)
+        if room:
+            self._again(room)
+        return taken
+
     def revoke(self, intents: Sequence[str]) -> None:
         for intent in intents:
             self.done(intent, revoked=True)
@@ -257,11 +274,11 @@ class WorkQueues:
             waiting += queue.waiting
         return waiting
 
-    def is_idle(self, lane: str) -> bool:
-        busy = 0
+    def unsettled_in(self, lane: str) -> int:
+        unsettled = 0
         for queue in self._lanes.get(lane, ()):
-            busy += queue.waiting + queue.held
-        return not busy
+            unsettled += queue.waiting + queue.held
+        return unsettled
 
     def held(self) -> list[Work]:
         return [entry.work for entry in list(self._entries.values()) if entry.worker == RESIDENT]

@@ -37,6 +37,10 @@ class WorkPort(Protocol):
 
     def revoke(self, intents: Sequence[str]) -> None: ...
 
+    def take_back(self, intents: Sequence[str]) -> list[str]:
+        """Of these it takes those back that wait; what is in hand stays there."""
+        ...
+
 
 class Sharing:
     """Called on the thread of the core, between turns."""
@@ -121,10 +125,13 @@ class Sharing:
             if shard not in self._leaving and shard in self._core.store.held:
                 self._leaving[shard] = now + HELD_BACK_S
         if self._leaving:
-            self._hold_back(self._withdrawn(lambda shard, in_hand: shard in self._leaving and not in_hand))
+            leaving = {work.intent.id: work.run for work in self._works_of(self._leaving)}
+            self._held_back.update((intent, leaving[intent]) for intent in self._bus.take_back(list(leaving)))
 
     def _give(self) -> None:
         busy = {self._shard_of(work) for work, _ in self._bus.works()}
+        # Asked after that: of what is in nobody's hands any more the core has the receipt.
+        busy |= self._core.settling()
         quiet = [shard for shard in self._leaving if shard not in busy]
         if quiet:
             self._lose(quiet)
@@ -156,18 +163,17 @@ class Sharing:
         for shard in shards:
             self._leaving.pop(shard, None)
         self._held_back_of(shards)
-        self._withdrawn(lambda shard, in_hand: shard in shards)
+        if works := self._works_of(shards):
+            self._bus.revoke([work.intent.id for work in works])
         self._moved()
 
     def withhold(self, works: list[Work]) -> list[Work]:
         """What of new work may go out."""
         if not self._leaving:
             return works
-        self._hold_back([work for work in works if self._shard_of(work) in self._leaving])
+        leaving = [work for work in works if self._shard_of(work) in self._leaving]
+        self._held_back.update((work.intent.id, work.run) for work in leaving)
         return [work for work in works if self._shard_of(work) not in self._leaving]
-
-    def _hold_back(self, works: Sequence[Work]) -> None:
-        self._held_back.update((work.intent.id, work.run) for work in works)
 
     def _held_back_of(self, shards: Collection[int]) -> dict[str, str]:
         """What was held back of these, and is no more."""
@@ -177,12 +183,8 @@ class Sharing:
             del self._held_back[intent]
         return found
 
-    def _withdrawn(self, chosen: Callable[[int, bool], bool]) -> list[Work]:
-        """Takes work back from the bus."""
-        works = [work for work, in_hand in self._bus.works() if chosen(self._shard_of(work), in_hand)]
-        if works:
-            self._bus.revoke([work.intent.id for work in works])
-        return works
+    def _works_of(self, shards: Collection[int]) -> list[Work]:
+        return [work for work, _ in self._bus.works() if self._shard_of(work) in shards]
 
     def _shard_of(self, work: Work) -> int:
         return self._core.held.shard_of(work.run)

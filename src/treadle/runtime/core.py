@@ -1,14 +1,13 @@
 """The core: mailbox, step, commit, next. One synchronous loop over one store.
 
 It runs on the thread that owns the store's connection; the simulator calls `turn` by hand. It
-promises: events of a run are admitted one at a time, in order; runs take turns, one event each;
-nothing is answered, dispatched or shown before the commit that holds it; a commit that fails
-leaves no trace, and its events are tried again in order.
+promises: events of a run are admitted one at a time, in order; runs take turns, one event each; nothing is answered,
+dispatched or shown before the commit that holds it; one that fails leaves no trace, and its events are tried again.
 
 It knows no dialect, no tool, no asyncio. What it does is divided among the objects that it makes, each with its own
 state: what comes, also by itself (`intake.py`), events (`mail.py`, `admission.py`, `gate.py`), what follows from them
-(`effects.py`), changes (`changes.py`), the commit at hand (`staging.py`), and its end
-(`publication.py`). Here is the loop, and what it does when the store does not take a commit.
+(`effects.py`), changes (`changes.py`), the commit at hand (`staging.py`), its end (`publication.py`), and shards that come
+and go (`handover.py`). Here is the loop, and what it does when the store does not take a commit.
 """
 
 from __future__ import annotations
@@ -156,8 +155,9 @@ class Core:
         self._intake = self._intake_of(recovery, answers, lines)
         self._isolation = Isolation(staging, answers, undecided)
         self._publication = self._ends_of_commits(port, registry)
-        handover = Handover(store, self.desk, self._elsewhere, self._changes, self._progress, self._intake)
-        self.gain, self.lose = handover.gain, handover.lose
+        beside_events = (self._changes, self._progress, self._intake)
+        handover = Handover(store, self.desk, self._elsewhere, *beside_events, self._accept_all)
+        self.gain, self.lose, self.settling = handover.gain, handover.lose, handover.settling
         entrance = Entrance(port, held, self._elsewhere, self._changes, self._progress, mail)
         self.accept, self.is_here = entrance.accept, entrance.is_here
         self._incoming: SimpleQueue[Command | None] = SimpleQueue()  # None only wakes whoever waits

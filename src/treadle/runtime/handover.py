@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping
 from typing import TYPE_CHECKING
 
-from treadle.kernel.model import Frame
+from treadle.kernel.model import Frame, Receipt
 
 from .changes import Changes, CoreDesk
 from .commands import Deliver, Operate, Own
@@ -26,19 +26,29 @@ class Handover:
         changes: Changes,
         progress: ProgressQueue,
         intake: Intake,
+        take_in: Callable[[], None],
     ) -> None:
+        """`take_in` has the core take in what was submitted to it."""
         self._store = store
         self._desk = desk
         self._elsewhere = elsewhere
         self._changes = changes
         self._progress = progress
         self._intake = intake
+        self._take_in = take_in
 
     def gain(self, shards: Mapping[int, int]) -> None:
         """Shards were claimed for this core, at these epochs: it takes up what was left there."""
         self._store.hold(shards)
         self._desk.held.gain(shards)
         self._intake.gain(shards)
+
+    def settling(self) -> set[int]:
+        """The shards of whose runs something was done outside that is not durable yet."""
+        self._take_in()
+        desk = self._desk
+        shards = {desk.held.shard_of(item.run) for item in desk.mail if isinstance(item.event, Receipt)}
+        return shards | desk.staging.batch.shards
 
     def lose(self, shards: Collection[int]) -> None:
         """Shards are not ours any more: all of their runs is forgotten here. What waits for them and is nowhere

@@ -168,7 +168,7 @@ async def check_threads_that_take_at_once_share_the_work(make: MakeNearPost) -> 
             near.offer(works(*known))
             shared = await asyncio.gather(*(asyncio.to_thread(take_all) for _ in range(THREADS)))
             assert sorted(chain.from_iterable(shared)) == sorted(known), "each piece went to one of them"
-        assert near.is_idle(LANE), "nothing waits, and nothing is in hand"
+        assert not near.unsettled_in(LANE), "nothing waits, and nothing is in hand"
 
 
 # --- in hand -----------------------------------------------------------------------------------------
@@ -201,11 +201,11 @@ async def check_done_is_done(make: MakeNearPost) -> None:
             assert (near.find("a"), near.is_held("a")) == (None, False)
             assert (near.waiting_in(LANE), near.held()) == (1, []), "said twice it is done once"
         near.done("b")
-        assert near.is_idle(LANE), "what was settled while it waited waits no more"
+        assert not near.unsettled_in(LANE), "what was settled while it waited waits no more"
         near.offer(works("c"))
-        assert not near.is_idle(LANE), "something waits"
+        assert near.unsettled_in(LANE), "something waits"
         assert names(near.take_here(LANE, 9)) == ["c"]
-        assert not near.is_idle(LANE), "something is in hand"
+        assert near.unsettled_in(LANE), "something is in hand"
 
 
 async def check_revoked_work_is_gone_whether_it_waits_or_is_in_hand(make: MakeNearPost) -> None:
@@ -220,7 +220,7 @@ async def check_revoked_work_is_gone_whether_it_waits_or_is_in_hand(make: MakeNe
         near.decline("a", RESIDENT, "too late")
         near.move("a", SLOW)
         assert names(near.take_here(LANE, 9)) == ["c"], "what it says of it later changes nothing"
-        assert near.is_idle(SLOW)
+        assert not near.unsettled_in(SLOW)
         near.offer(works("a"))
         assert names(near.take_here(LANE, 9)) == ["a"], "its owner may want it again"
 
@@ -251,10 +251,10 @@ async def check_work_moves_to_another_lane(make: MakeNearPost) -> None:
         assert (near.waiting_in(LANE), near.waiting_in(SLOW)) == (1, 1), "only what it has in hand moves"
         assert names(near.take_here(LANE, 9)) == ["b"]
         near.done("b")
-        assert (near.is_idle(LANE), near.is_idle(SLOW)) == (True, False)
+        assert (near.unsettled_in(LANE), near.unsettled_in(SLOW)) == (0, 1)
         assert names(near.take_here(SLOW, 9)) == ["a"]
         near.done("a")
-        assert near.is_idle(SLOW)
+        assert not near.unsettled_in(SLOW)
 
 
 # --- the resident and the others ---------------------------------------------------------------------
@@ -270,7 +270,7 @@ async def check_what_the_resident_declines_goes_to_others_until_it_reconsiders(m
         near.decline("c", RESIDENT, "it waits still")
         assert names(near.take_here(LANE, 9)) == ["c"], "not to the one that cannot do it"
         near.done("c")
-        assert near.is_idle(LANE), "what it declined is not in its hands"
+        assert not near.unsettled_in(LANE), "what it declined is not in its hands"
         assert ids((await post.worker("one").take(POOLS, 1)).items) == ["a"], "but to others"
         near.decline("a", RESIDENT, "it is in other hands")
         assert near.is_held("a"), "nobody declines what another has in hand"
@@ -305,7 +305,7 @@ async def check_a_bus_whose_resident_changes_begins_anew(make: MakeNearPost) -> 
         near.offer(works("a", "b"))
         near.take_here(LANE, 1)
         after = Lodger(near)
-        assert (near.held(), near.is_idle(LANE)) == ([], True), "what was offered before is forgotten"
+        assert (near.held(), near.unsettled_in(LANE)) == ([], 0), "what was offered before is forgotten"
         before.heard()
         near.offer(works("a", "b"))
         assert (before.heard(), after.heard()) == ({}, {LANE: 2})

@@ -385,13 +385,14 @@ class Worker:
             item = failed(job, error)
         at_hand.begin(None)
         if item is not None:
-            self.bus.done(work.intent.id)
+            # It is in hand until the core has its receipt: a shard is not given away meanwhile.
             self._hand_in(item)
+            self.bus.done(work.intent.id)
 
     def _hand_in(self, item: Deliver) -> None:
         """Gives a receipt to the core. If this was all there was to do, the core is turned right here,
         and the work that follows is done by this thread too."""
-        if not self._stopping and not self._tasks and self.bus.is_idle(FUNCTIONS):
+        if not self._stopping and not self._tasks and self.bus.unsettled_in(FUNCTIONS) <= 1:
             self._here.turning, self._here.has_next = True, False
             try:
                 if self.core.turn_with(item):

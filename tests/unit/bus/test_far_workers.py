@@ -71,6 +71,19 @@ def test_what_is_revoked_beyond_the_bound_is_not_asked_for() -> None:
     assert again == ["d"]
 
 
+def test_what_is_taken_back_waited_and_is_nowhere_any_more() -> None:
+    again: list[str] = []
+    bus = LocalBus(SystemClock(), queue_max=2, again=again.extend)
+    bus.offer(works("a"))
+    bus.take("one", POOLS, 1)
+    bus.offer([work(name, run="run") for name in ("b", "c", "d")])
+    assert bus.take_back(["a", "b", "d", "unknown"]) == ["b"]
+    assert again == ["d"], "there is room for it now"
+    assert [(found.intent.id, in_hand) for found, in_hand in bus.works()] == [("a", True), ("c", False)]
+    bus.offer(works("b"))
+    assert [handed.work.intent.id for handed in bus.take("one", POOLS, 9)] == ["c", "b"]
+
+
 def test_work_that_is_claimed_by_its_name_leaves_no_trace_in_a_queue_that_nobody_takes_from() -> None:
     """Where all workers come over a carrier they claim what they have tickets for, and nobody takes."""
     bus = LocalBus(SystemClock())

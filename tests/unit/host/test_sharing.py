@@ -6,6 +6,7 @@ from collections.abc import Collection
 from types import SimpleNamespace
 from typing import Any, cast
 
+from treadle.bus.data import DEFAULT_POOL
 from treadle.bus.local import LocalBus
 from treadle.host.sharing import Sharing
 from treadle.host.thread import CoreThread
@@ -49,6 +50,39 @@ async def test_what_was_held_back_goes_out_only_where_it_is_open_still() -> None
     (offer,) = asked
     assert (offer.name, offer.body) == (OFFER, {"intents": ["a", "b"], "runs": ["run"]})
     assert sharing.withhold([work("c", run="run")]) == [work("c", run="run")]
+
+
+async def test_a_shard_goes_when_nothing_of_it_is_in_hand_and_no_receipt_waits_to_be_decided() -> None:
+    """Or whoever has it next does again what was done here."""
+    settling: set[int] = set()
+    given: list[int] = []
+    held, standing, bus = {0: 1, 1: 1}, Standing(), LocalBus(SystemClock())
+    core = SimpleNamespace(
+        store=SimpleNamespace(held=held),
+        held=Held(2, held),
+        submit=lambda asked: None,
+        settling=lambda: settling,
+        lose=lambda shards: None,
+    )
+    roster: Any = SimpleNamespace(standing=standing, mine=held)
+    member = SimpleNamespace(name="one", look=lambda: roster, give=given.extend)
+    sharing = Sharing(cast(Core, core), cast(Membership, member), bus)
+    shard = core.held.shard_of("run")
+    bus.offer([work("in hand", run="run")])
+    (handed,) = bus.take("somebody", (DEFAULT_POOL,), 1)
+    bus.offer([work("waits", run="run")])
+    standing.spare = [shard]
+    sharing.look()
+    assert [found.intent.id for found, _ in bus.works()] == ["in hand"], "what is in hand stays there"
+    sharing.renew()
+    assert given == []
+    settling.add(shard)
+    bus.done(handed.work.intent.id)
+    sharing.renew()
+    assert given == []
+    settling.clear()
+    sharing.renew()
+    assert given == [shard]
 
 
 def test_a_shard_that_comes_while_others_tell_of_something_does_not_silence_them() -> None:

@@ -128,6 +128,19 @@ def test_without_a_shard_a_core_goes_on_and_decides_nothing(sharded: Sharded) ->
     assert isinstance(bench.answers["later"], OwnershipLost)
 
 
+def test_a_shard_is_settling_until_the_receipt_of_its_work_is_durable(sharded: Sharded) -> None:
+    bench = sharded.bench
+    bench.start(on(1), [work()])
+    bench.start(on(2), [awaits()])
+    bench.settle()
+    assert bench.core.settling() == set()
+    bench.core.submit(bench.item(on(2), Signal(name="go")))
+    bench.finish()
+    assert bench.core.settling() == {1}, "what was asked of others goes to whoever has them next"
+    bench.settle()
+    assert bench.core.settling() == set()
+
+
 def test_children_are_stepped_in_the_commit_of_their_root(sharded: Sharded) -> None:
     bench = sharded.bench
     bench.start(on(3), [{"do": "child", "program": {"lanes": [[{"do": "child", "program": {"lanes": []}}]]}}])

@@ -183,7 +183,7 @@ async def test_work_that_was_renewed_while_it_waited_has_one_place_in_line_when_
     bus.offer(works("b"))
     assert names(bus.take_here("lane", 9)) == ["b"]
     bus.done("b")
-    assert bus.is_idle("lane")
+    assert not bus.unsettled_in("lane")
 
 
 async def test_a_run_with_much_to_do_does_not_hold_up_another(tmp_path: Path) -> None:

@@ -247,6 +247,11 @@ class Journals:
         """Of work that is begun and may touch the outside."""
         assert work.intent.id in self.opened, f"{work.run}: {work.intent.id} is begun and not durable"
 
+    def assert_not_open(self, run: str, intent: str) -> None:
+        """Of work that is done, where its receipt comes too late for whoever goes on from here."""
+        is_open = any(intent in life.open for life in self._lives(run))
+        assert not is_open, f"{run} is given away, and the receipt of {intent} is not decided"
+
     def assert_recovered(self) -> None:
         """After a restart: every commit that was acknowledged is still there."""
         if self.closed:

@@ -9,7 +9,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from treadle.kernel.errors import PASSING, OwnershipLost, TreadleError
-from treadle.kernel.model import Receipt, Started
+from treadle.kernel.model import Started
 from treadle.runtime import commands
 from treadle.runtime.commands import AuditEntry, CheckpointSaved, Deliver, FrameSent, Operate
 from treadle.runtime.tasks import OPEN, Actor, Operation
@@ -71,8 +71,6 @@ class Network:
         if worker is not owner or not isinstance(command, Deliver):
             owner.core.submit(command)
             return
-        if isinstance(command.event, Receipt):
-            owner.bus.done(command.event.intent)
         receipt = command
         self._world.step(owner, lambda: owner.hand_in(receipt))
 

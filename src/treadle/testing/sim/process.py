@@ -7,7 +7,7 @@ memory, its mailboxes, its leases and its workers (`workers.py`) are gone.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -16,6 +16,7 @@ from treadle.host.asking import Correspondence
 from treadle.host.sharing import Sharing
 from treadle.host.thread import AGAIN, Turning
 from treadle.kernel.errors import CommitUnknown, ConnectionLost, TreadleError
+from treadle.kernel.model import Receipt
 from treadle.runtime import collecting, commands, deploys, keeping, schedules
 from treadle.runtime.commands import Deliver, Operate
 from treadle.runtime.core import Core
@@ -121,6 +122,8 @@ class SimProcess:
         self._amid: tuple[int, Callable[[], None]] | None = None
         self.busy = False
         self._door: list[Deliver] = []
+        # What was done here: intents, each with its run, and the epoch at which its shard was held.
+        self._done_here: dict[str, tuple[str, int]] = {}
         self.bus = LocalBus(world, lease_ms=LEASE_MS, queue_max=world.queue_max, again=self.offer_again)
         self.workers = SimWorkers(self)
         # Which of all files that had the store's name it has open.
@@ -157,7 +160,7 @@ class SimProcess:
         # door in the middle of them.
         poll_s = POLL_NS / 1e9 if world.polls else None
         if world.cores > 1:
-            member = Membership(SimDialect(world.disk, self.point), name=self.name)
+            member = SimMembership(self, SimDialect(world.disk, self.point))
             self.sharing = sharing = Sharing(self.core, member, self.bus, monotonic=world.monotonic)
             sharing.look()
             beside = partial(elsewhere.go_on, store)
@@ -218,6 +221,16 @@ class SimProcess:
         if self.house is not None:
             self.house.loop.close()
 
+    def assert_nothing_left(self, shards: Collection[int]) -> None:
+        """Of shards that it gives away: whoever has them next does nothing that was done here. What was done before it
+        lost them, and has them again, may be on its way still."""
+        shard_of, epochs = self.core.held.shard_of, self.world.disk.epochs()
+        for intent, (run, epoch) in list(self._done_here.items()):
+            if (shard := shard_of(run)) in shards:
+                del self._done_here[intent]
+                if epoch == epochs[shard]:
+                    self.world.journals.assert_not_open(run, intent)
+
     def epoch_of(self, run: str) -> int:
         """The epoch at which it holds the shard of a run; -1 if it does not."""
         held = self.core.held
@@ -240,9 +253,13 @@ class SimProcess:
 
     def hand_in(self, item: Deliver) -> None:
         """A worker's thread comes with a receipt: at once, or in the middle of what another thread does."""
-        if self.world.rng.random() < 0.3:
+        assert isinstance(item.event, Receipt)
+        self._done_here[item.event.intent] = (item.run, self.epoch_of(item.run))
+        # Where shards are about to be given away, rather while that is looked at.
+        is_giving = self.sharing is not None and self.sharing._leaving
+        if self.world.rng.random() < (0.8 if is_giving else 0.3):
             self._door.append(item)
-            self.world.after(self.world.rng.randrange(MS), self._knock)
+            self.world.after(self.world.rng.randrange(2 * POLL_NS if is_giving else MS), self._knock)
         else:
             self._come_in(item)
 
@@ -251,9 +268,11 @@ class SimProcess:
             self.world.step(self, lambda: self._come_in(self._door.pop(0)))
 
     def _come_in(self, item: Deliver) -> None:
-        """What `Worker._hand_in` does."""
+        """What `Worker._serve` does in the end."""
+        assert isinstance(item.event, Receipt)
         if not self.turning.turn_with(item):
             self.core.submit(item)
+        self.workers.done(item.event.intent)
         if self.turning.failure is not None:
             raise self.turning.failure
 
@@ -311,6 +330,17 @@ class SimProcess:
 
     def wants_news(self, run: str, ended: bool = False) -> bool:
         return True
+
+
+class SimMembership(Membership):
+    def __init__(self, process: SimProcess, dialect: SimDialect) -> None:
+        super().__init__(dialect, name=process.name)
+        self._process = process
+
+    def give(self, shards: Iterable[int]) -> None:
+        given = set(shards)
+        self._process.assert_nothing_left(given)
+        super().give(given)
 
 
 class SimOperations(NoOperations):

@@ -11,12 +11,13 @@ from weakref import WeakKeyDictionary
 
 from treadle.bus.queues import WorkEntry, WorkLine, WorkQueues
 from treadle.kernel.errors import TreadleError
-from treadle.kernel.model import Started
+from treadle.kernel.model import Receipt, Started
 from treadle.lang.schedules import Schedule
 from treadle.runtime import admission, finding, schedules, staging
 from treadle.runtime.commands import Deliver, reply_to_bytes
 from treadle.runtime.effects import Records
 from treadle.runtime.gate import Gate
+from treadle.runtime.handover import Handover
 from treadle.runtime.hot import Expected, Hot, HotRuns
 from treadle.runtime.intake import Inbox
 from treadle.runtime.mail import Mail
@@ -25,6 +26,8 @@ from treadle.runtime.staging import Answers, Staged, Staging
 from treadle.store import sql
 from treadle.store.rows import GUEST
 from treadle.store.sql import SqlStore
+
+from .process import SimProcess
 
 if TYPE_CHECKING:
     from treadle.runtime.desk import Desk
@@ -238,6 +241,23 @@ def tick_started_twice() -> Iterator[None]:
         yield
 
 
+@contextlib.contextmanager
+def gives_away_what_is_not_decided() -> Iterator[None]:
+    """Work is in hand until it is done, and its shard goes, whatever came of that."""
+    hand_in = SimProcess.hand_in
+
+    def lets_go(process: SimProcess, item: Deliver) -> None:
+        assert isinstance(item.event, Receipt)
+        process.workers.done(item.event.intent)
+        hand_in(process, item)
+
+    with (
+        patch.object(SimProcess, "hand_in", lets_go),
+        patch.object(Handover, "settling", lambda handover: set()),
+    ):
+        yield
+
+
 # What breaks with one core and with several.
 RUN_CANARIES = (
     taken_id_is_free_again,
@@ -256,5 +276,5 @@ RUN_CANARIES = (
 )
 # What shows with one core only: of several each is asked in the course of a collection, and has read its messages by then.
 LONE_RUN_CANARIES = (loose_as_it_was_found,)
-# What shows only where messages wait in the store for another member.
-SHARED_RUN_CANARIES = (message_gone_when_it_is_read,)
+# What shows only where messages wait in the store for another member, or shards go from one to another.
+SHARED_RUN_CANARIES = (message_gone_when_it_is_read, gives_away_what_is_not_decided)

@@ -143,6 +143,14 @@ class SimWorkers:
             if (job := self._jobs.pop(intent, None)) is not None:
                 job.close()
 
+    def done(self, intent: str) -> None:
+        """Its receipt is with the core."""
+        if self._resident is None:
+            self._process.bus.done(intent)
+            return
+        self._resident.done(intent)
+        self._soon()
+
     def expire(self) -> None:
         if not self._process.dead:
             if self._process.bus.expire():
@@ -190,22 +198,20 @@ class SimWorkers:
             waiting = work.send(None)
         except StopIteration as stop:
             self._replace(job, None, work)
-            self._finish(job.finish(stop.value), job.intent.id)
+            self._finish(job.finish(stop.value))
         except StaysOpen:
             return
         except TreadleError as error:
-            self._finish(job.finish(Done(status="error", error=error.to_value())), job.intent.id)
+            self._finish(job.finish(Done(status="error", error=error.to_value())))
         else:
             self._replace(job, work, work)
             self._suspend(job, work, waiting)
 
-    def _finish(self, item: Deliver, intent: str) -> None:
+    def _finish(self, item: Deliver) -> None:
         if self._resident is None:
             self._world.network.send(item, worker=self._process)
             return
-        self._resident.done(intent)
         self._world.step(self._process, lambda: self._process.hand_in(item))
-        self._soon()
 
     def _replace(self, job: SimJob, kept: Doing | None, work: Doing) -> None:
         """What was suspended for the same intent is given up here and now. Left to the collector it would
