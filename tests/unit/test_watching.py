@@ -16,6 +16,7 @@ from treadle.host.readers import Readers
 from treadle.kernel.errors import RunFailed, StoreBusy
 from treadle.runs import Run
 from treadle.runtime.ports import News
+from treadle.store.marks import MovedRun
 from treadle.store.rows import Batch
 from treadle.store.sql import SqlStore
 from treadle.testing import assert_replays
@@ -37,7 +38,10 @@ class Stored:
     is_told = True
     shares = False
 
-    async def moved(self, since: Any) -> Any:
+    async def moved_since(self, since: Any) -> Any:
+        raise AssertionError("who is told does not look")
+
+    def moved_now(self, limit_s: float) -> Any:
         raise AssertionError("who is told does not look")
 
 
@@ -145,6 +149,45 @@ async def test_an_observer_misses_nothing_while_the_store_does_not_answer() -> N
     watching.tell([news(3, ended=True)])
     await watching.drain()
     assert seen == [1, 2, 3]
+
+
+class Elsewhere(Stored):
+    """A run that another process decides. Its events are numbered through, as the records of a journal."""
+
+    is_told = False
+
+    def __init__(self, answers: bool) -> None:
+        super().__init__(0)
+        self._answers = answers
+
+    async def moved_since(self, since: Any) -> Any:
+        there = (self.last, 0)
+        return there, [] if since in (there, (-1, -1)) else [MovedRun("r", 1, "running", new=since[0] == 0)]
+
+    def moved_now(self, limit_s: float) -> tuple[int, int]:
+        if not self._answers:
+            raise TimeoutError
+        return self.last, 0
+
+
+@pytest.mark.parametrize("answers", [True, False], ids=["the store answers", "it does not in time"])
+async def test_an_observer_is_told_what_others_decide_as_soon_as_it_has_come(answers: bool) -> None:
+    seen: list[int] = []
+    stored = Elsewhere(answers)
+    watching = watching_of(stored)
+    await watching.begin()
+    watching.observe(lambda event: seen.append(event["seq"]), after=0)
+    stored.last = 2  # before the loop has come to it
+    if not answers:
+        await asyncio.sleep(0.01)  # it has looked, and goes on from there
+        stored.last = 3
+    async with asyncio.timeout(10):
+        while not seen:  # noqa: ASYNC110 (what is awaited has no event)
+            await asyncio.sleep(0.01)
+    await watching.end()
+    await watching.drain()
+    watching.close(None)
+    assert seen == ([1, 2] if answers else [1, 2, 3])
 
 
 async def test_after_does_not_speak_of_runs_that_begin_later() -> None:

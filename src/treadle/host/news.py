@@ -14,7 +14,7 @@ from collections import OrderedDict
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol
 
 from treadle.kernel.errors import PASSING, TreadleError
 from treadle.kernel.model import ENGINE_KINDS, TERMINAL
@@ -34,6 +34,9 @@ Observer = Callable[[dict[str, Any]], Any]
 
 # For guests of another process, whose commits send no news here.
 POLL_S = 0.1
+# How long whoever observes waits for the store, where others decide something.
+FIRST_LOOK_S = 1.0
+_NOWHERE: Final = (-1, -1)
 # How often those look who are told everything, and in how many parts.
 REMIND_S = 5.0
 REMIND_PARTS = 10
@@ -51,6 +54,10 @@ if TYPE_CHECKING:
         async def events_after(self, run: str, after: int, record: int = 1) -> list[dict[str, Any]]: ...
         async def runs_beyond(self, event_no: int) -> list[str]: ...
         async def moved_since(self, since: tuple[int, int]) -> tuple[tuple[int, int], list[MovedRun]]: ...
+
+        def moved_now(self, limit_s: float) -> tuple[int, int]:
+            """From where to look for what moves after this. Waits for the store, no longer than that."""
+            ...
 
     class Standpoint(Protocol):
         """From where runs are watched."""
@@ -196,8 +203,8 @@ class Watching:
         self._observers: list[_Observing] = []
         # Kept true where watches and observers come and go.
         self.audience = Audience(anybody=False)
-        # As a guest: how far the store was looked at (-1: not yet), and who looks on.
-        self._looked = (-1, -1)
+        # Where others decide something: how far the store was looked at, and who looks on.
+        self._looked = _NOWHERE
         self._following: asyncio.Task[None] | None = None
         # When some of those who wait are reminded to look, and who was it last.
         self._reminder: asyncio.TimerHandle | None = None
@@ -247,6 +254,10 @@ class Watching:
         self.audience.anybody = True
         if self._begun:
             assert self._loop is not None, "what has begun has a loop"
+            if self._has_to_look and self._looked == _NOWHERE:
+                # Now, and not when the loop comes to it: what is started after this is told, whoever decides it.
+                with suppress(TreadleError, TimeoutError):
+                    self._looked = self._source.moved_now(FIRST_LOOK_S)
             self._loop.call_soon_threadsafe(self._join, observing)
 
     def _join(self, observing: _Observing) -> None:
@@ -334,7 +345,7 @@ class Watching:
             await observing.drain()
 
     def close(self, failure: BaseException | None) -> None:
-        self._begun, self._looked = False, (-1, -1)
+        self._begun, self._looked = False, _NOWHERE
         if self._reminder is not None:
             self._reminder.cancel()
             self._reminder = None

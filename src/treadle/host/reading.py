@@ -86,5 +86,10 @@ class StoreReading:
     async def moved_since(self, since: tuple[int, int]) -> tuple[tuple[int, int], list[MovedRun]]:
         return await self.read(lambda reads: reads.moved(since))
 
+    def moved_now(self, limit_s: float) -> tuple[int, int]:
+        if self._readers is None:
+            raise EngineStopped()
+        return self._readers.submit(lambda reads: reads.moved((-1, -1))).result(limit_s)[0]
+
     async def runs_beyond(self, event_no: int) -> list[str]:
         return await self.read(lambda reads: reads.runs_beyond(event_no))

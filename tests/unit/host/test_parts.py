@@ -34,6 +34,9 @@ class Nothing:
     async def moved_since(self, since: tuple[int, int]) -> Any:
         return since, []
 
+    def moved_now(self, limit_s: float) -> tuple[int, int]:
+        return 0, 0
+
 
 class Counting(HomeLoop):
     """Counts how often something goes to the loop."""
