@@ -18,7 +18,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from treadle.bus.local import LocalBus
-from treadle.kernel.errors import EngineStopped, TreadleError, Unsupported
+from treadle.kernel.errors import EngineStopped, StoreUnavailable, TreadleError, Unsupported
 from treadle.kernel.model import Receipt
 from treadle.runtime.commands import Command, Deliver, Inspect, Operate, View
 from treadle.runtime.core import Core
@@ -284,13 +284,19 @@ class Asks:
             log.warning("waiting for an answer: %s", whom)
 
     def ask_blocking(self, make: Callable[[Ack], Command], *, timeout_s: float = 60) -> Any:
+        """The same for a thread that waits, but not for ever."""
         done: concurrent.futures.Future[Any] = concurrent.futures.Future()
         self._unanswered.add(done)
         try:
             if self._failure is not None:
                 raise self._failure
             self.submit(stamped(make(ThreadAck(done))))
-            return done.result(timeout=timeout_s)
+            if not concurrent.futures.wait([done], timeout=timeout_s).done:
+                why = self._seat.waits_for() or "the core is busy"
+                raise StoreUnavailable(
+                    f"no answer within {timeout_s:g} s: {why}. What was asked may be done yet: look, or ask again"
+                )
+            return done.result()
         finally:
             self._unanswered.discard(done)
 

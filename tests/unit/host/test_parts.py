@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -13,7 +14,7 @@ from treadle.bus.local import LocalBus
 from treadle.host.news import Watching
 from treadle.host.passage import Asks, CorePort, HomeLoop, LoopAck, Seat, ThreadAck
 from treadle.kernel.errors import EngineStopped, StoreUnavailable, Unsupported
-from treadle.runtime.commands import Operate
+from treadle.runtime.commands import Inspect, Operate
 from treadle.runtime.ports import News, SystemClock
 from treadle.testing.bus_conformance import works
 
@@ -134,3 +135,16 @@ async def test_who_asks_when_the_next_core_is_there_is_answered_by_that_one() ->
         asking = asyncio.ensure_future(engine.look(lambda view: 7))
         engine._host._interrupted(StoreUnavailable("the server went away"))
         assert await asking == 7
+
+
+def test_a_thread_that_is_not_answered_in_time_is_told_whom_it_waited_for() -> None:
+    """It may be asked of another process, which is stopped."""
+    taken: list[Any] = []
+    seat: Any = SimpleNamespace(
+        thread=SimpleNamespace(submit=taken.append), waits_for=lambda: "process 7 does not answer"
+    )
+    asks = Asks(HomeLoop(), seat, readonly=False)
+    with pytest.raises(StoreUnavailable, match=r"within 0\.01 s: process 7 .* may be done yet"):
+        asks.ask_blocking(lambda ack: Inspect(bool, ack), timeout_s=0.01)
+    taken[0].ack({"done": True}, None)
+    assert not asks._unanswered
