@@ -6,6 +6,7 @@ import asyncio
 import signal
 import time
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 
 import psycopg
@@ -164,28 +165,32 @@ async def test_a_name_means_what_any_member_deployed_last(pg_store: str, tmp_pat
         await assert_replays(one)
 
 
+COUNT = (
+    "metadata: {name: count, version: '1'}\nworkflow:\n"
+    + "".join(
+        f"  - step: s{n}\n    tool: {{kind: count}}\n    next: {{arcs: [{{step: s{n + 1}}}]}}\n"
+        for n in range(4)
+    )
+    + "  - step: s4\n    tool: {kind: count}\n"
+)
+
+
+def counting(url: str, done: list[str]) -> Engine:
+    engine = Engine(url)
+
+    @engine.tool("count")
+    async def count() -> int:
+        done.append("once more")
+        await asyncio.sleep(0.02)
+        return 1
+
+    return engine
+
+
 async def test_shards_move_while_runs_go_on_and_no_work_is_done_twice(pg_store: str, flows: Path) -> None:
     done: list[str] = []
-
-    def engine() -> Engine:
-        made = Engine(pg_store)
-
-        @made.tool("count")
-        async def count() -> int:
-            done.append("once more")
-            await asyncio.sleep(0.02)
-            return 1
-
-        return made
-
-    (flows / "count.yaml").write_text(
-        "metadata: {name: count, version: '1'}\nworkflow:\n"
-        + "".join(
-            f"  - step: s{n}\n    tool: {{kind: count}}\n    next: {{arcs: [{{step: s{n + 1}}}]}}\n"
-            for n in range(4)
-        )
-        + "  - step: s4\n    tool: {kind: count}\n"
-    )
+    engine = partial(counting, pg_store, done)
+    (flows / "count.yaml").write_text(COUNT)
     async with engine() as one:
         one.deploy(str(flows / "count.yaml"))
         runs = [await one.start("count", id=f"c{n}") for n in range(40)]
@@ -196,6 +201,21 @@ async def test_shards_move_while_runs_go_on_and_no_work_is_done_twice(pg_store: 
                 await run.result(60)
         assert len(done) == 5 * len(runs)
         assert await assert_replays(one) == len(runs)
+
+
+async def test_what_a_member_finishes_before_it_leaves_is_not_done_again(pg_store: str, flows: Path) -> None:
+    """As a server does that drains."""
+    done: list[str] = []
+    (flows / "count.yaml").write_text(COUNT)
+    async with counting(pg_store, done) as one:
+        one.deploy(str(flows / "count.yaml"))
+        async with counting(pg_store, done) as two:
+            await until(lambda: one.shards["held"] == two.shards["held"] == 32)
+            runs = [await one.start("count", id=f"c{n}") for n in range(40)]
+            assert await two.worker.finish(60)
+        for run in runs:
+            await run.result(60)
+        assert len(done) == 5 * len(runs)
 
 
 async def test_after_kill_9_the_others_have_its_shards_within_a_lease_and_a_second(
