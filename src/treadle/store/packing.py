@@ -2,7 +2,7 @@
 
 A packed record is a byte with which no canonical value begins, the number of a dictionary that ships with Treadle, and
 one frame of zstd. In the short form the frame goes without its constant first bytes, and the ids that stand in the
-row's own columns are left out of it. Digests are over the record itself, so packing changes nothing that is promised. A
+row's own columns are left out of it; in the bare form only they are left out, and there is no frame. Digests are over the record itself, so packing changes nothing that is promised. A
 store holds all forms side by side: 0.1.0 wrote plain records, so does a Python that has no zstd, and so does everybody at
 first (`sql.PLAIN_RECORDS`): a process that only writes a few need not load the codec.
 
@@ -25,6 +25,7 @@ from treadle.kernel.errors import StoreUnavailable
 
 _WHOLE: Final = 0x1F
 _SHORT: Final = 0x1E
+_BARE: Final = 0x1D
 _LEVEL: Final = 3
 # Less than this is not worth a frame.
 _BYTES_MIN: Final = 48
@@ -35,6 +36,7 @@ _MAGIC: Final = b"\x28\xb5\x2f\xfd"
 _ID: Final = b"x "
 _ID_CHARS: Final = 32
 _FIRST: Final = 0xFD
+_BARE_FORM: Final = bytes((_BARE,))
 _MARKS: Final = [bytes((_FIRST, number)) for number in range(64)]
 
 
@@ -57,10 +59,18 @@ def pack(body: bytes, dialect: str = "", opens: bytes | None = None, closes: byt
     return packed if len(packed) < len(body) else body
 
 
+def bared(body: bytes, opens: bytes | None, closes: bytes | None) -> bytes:
+    """A record as it is stored where the time counts more than some bytes."""
+    cut = without_ids(body, opens, closes)
+    return body if cut is None or cut is body else _BARE_FORM + cut
+
+
 def unpack(stored: bytes, opens: bytes | None, closes: bytes | None) -> bytes:
     """The record itself. What is damaged comes back as it is: its digest will not match."""
-    if not stored or (form := stored[0]) not in (_WHOLE, _SHORT):
+    if not stored or (form := stored[0]) not in (_WHOLE, _SHORT, _BARE):
         return stored
+    if form == _BARE:
+        return _with_ids(stored[1:], opens, closes)
     zstd = _zstd()
     if zstd is None:
         raise StoreUnavailable("its records are compressed: pip install backports.zstd")
@@ -78,7 +88,8 @@ def without_ids(body: bytes, opens: bytes | None, closes: bytes | None) -> bytes
         return body
     may_hold = _FIRST in body  # one byte is quicker to look for than each mark, and in few records
     spelled = hexlify((opens or b"") + (closes or b""))
-    for mark, at in zip(_MARKS, range(0, len(spelled), _ID_CHARS), strict=False):
+    for number in range(min(len(spelled) // _ID_CHARS, len(_MARKS))):
+        mark, at = _MARKS[number], number * _ID_CHARS
         if may_hold and mark in body:
             return None
         # One look at the record; `replace` counts first, and looks again.

@@ -21,7 +21,7 @@ from treadle.kernel.values import Value, encode
 from . import taken
 from .commits import UnderWay
 from .orphans import BY_NUMBER
-from .packing import pack
+from .packing import bared, pack
 from .places import write_places
 from .reads import AUDIT_COLUMNS, TASK_COLUMNS
 from .row_reading import RUN_COLUMNS
@@ -38,6 +38,9 @@ if TYPE_CHECKING:
 
 # A store's first records are written as they are: who only writes a few is done before the codec would be loaded.
 PLAIN_RECORDS: Final = 8
+# A record that is alone in its commit and shorter than this is not compressed: who waits for it waits for whole pages of the
+# disk, and what makes a frame is cold after each wait, and takes a tenth of such a step.
+LONE_BYTES_MIN: Final = 256
 
 
 def migrations(dialect: str) -> list[tuple[int, str]]:
@@ -222,7 +225,7 @@ class SqlStore(SqlUpkeep):
     def commit(self, batch: Batch) -> None:
         append = self._dialect.append if self._shards == 1 and len(batch.records) == 1 else None
         if append is not None and JOURNAL not in self._behind and not any(beside_records(batch)):
-            self._append(append, self._record_values(batch)[0])
+            self._append(append, self._lone_values(batch))
         else:
             self._write(batch)
         # What went into a file that is gone is not acknowledged.
@@ -261,6 +264,13 @@ class SqlStore(SqlUpkeep):
             return record_values(batch)
         self._plain_left -= len(batch.records)
         return batch.records
+
+    def _lone_values(self, batch: Batch) -> tuple[Any, ...]:
+        (record,) = batch.records
+        run, seq, event_no, opens, closes, digest, body = record
+        if len(body) >= LONE_BYTES_MIN:
+            return self._record_values(batch)[0]
+        return run, seq, event_no, opens, closes, digest, bared(body, opens, closes)
 
     def _append(self, statement: str, record: tuple[Any, ...]) -> None:
         """One record and nothing else: the steady state of a run that goes step by step. One

@@ -17,9 +17,9 @@ from treadle.dialects import INSTALLED
 from treadle.kernel.errors import TreadleError
 from treadle.store import packing
 from treadle.store.open import open_store
-from treadle.store.packing import pack, unpack
+from treadle.store.packing import bared, pack, unpack
 from treadle.store.rows import Batch
-from treadle.store.sql import PLAIN_RECORDS
+from treadle.store.sql import LONE_BYTES_MIN, PLAIN_RECORDS
 from treadle.testing import toy
 from treadle.testing.toy import TOY
 
@@ -48,9 +48,9 @@ def test_ids_that_stand_in_the_row_are_left_out_and_put_in_again(pieces, opened,
     random.shuffle(parts)
     record = b"\xa1" + b"".join(parts)
     opens, closes = b"".join(opened) or None, b"".join(closed) or None
-    packed = pack(record, dialect, opens, closes)
-    assert unpack(packed, opens, closes) == record
-    assert len(packed) <= len(record)
+    for stored in (pack(record, dialect, opens, closes), bared(record, opens, closes)):
+        assert unpack(stored, opens, closes) == record
+        assert len(stored) <= len(record)
 
 
 @given(st.binary(max_size=2_000))
@@ -63,7 +63,7 @@ def test_what_is_packed_is_the_same_when_it_is_read(body):
 
 @given(st.binary(max_size=200))
 def test_what_is_damaged_comes_back_as_it_is(noise):
-    for form in (0x1E, 0x1F):
+    for form in (0x1D, 0x1E, 0x1F):
         for dictionary in (1, 2, 250):
             assert isinstance(unpack(bytes((form, dictionary)) + noise, None, None), bytes)
 
@@ -104,22 +104,27 @@ async def test_records_are_packed_on_disk_and_their_digests_are_over_what_they_s
     engine = Engine(f"sqlite:///{tmp_path}/t.db")
     toy.install(engine)
     async with engine:
-        run = await engine.start(TOY, {"do": [["work", 20]], "keep": False})
+        run = await engine.start(TOY, {"do": [["work", 5], [f"work:{'x' * 100}", 20]], "keep": False})
         await run.result(60)
         journal = await run.journal()
     with closing(sqlite3.connect(tmp_path / "t.db")) as db:
         rows = db.execute("SELECT body, opens, closes, digest FROM journal ORDER BY seq").fetchall()
-    assert len(rows) == len(journal) > 2 * PLAIN_RECORDS
-    chain = bytes(32)
+    assert len(rows) == len(journal)
+    chain, others = bytes(32), 0
     for number, (body, opens, closes, digest) in enumerate(rows):
         record = unpack(body, opens, closes)
-        if number < PLAIN_RECORDS:
+        if number in range(1, 5):
+            assert len(record) < LONE_BYTES_MIN
+            assert body[0] == 0x1D, "short, and alone in its commit"
+            assert len(body) < len(record) - 60
+        elif (others := others + 1) <= PLAIN_RECORDS:
             assert body == record, "the first ones are written before the codec is loaded"
         else:
             assert body[0] == 0x1E
             assert len(body) < len(record)
         chain = hashlib.sha256(chain + record).digest()
         assert chain == digest
+    assert others > 2 * PLAIN_RECORDS
 
 
 def test_a_store_holds_plain_and_packed_records_side_by_side(tmp_path, monkeypatch):

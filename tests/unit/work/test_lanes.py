@@ -231,6 +231,8 @@ async def test_a_lane_that_is_full_of_hung_work_says_so(tmp_path, gate, lane, ca
     engine.deploy(str(tmp_path))
     caplog.set_level(logging.WARNING, "treadle.worker")
     async with engine:
+        # Which lane is whose is known by then: what comes before that waits in the one of coroutines.
+        await (await engine.start("fine")).result(SOON_S)
         runs = [await engine.start("hang") for _ in range(3)]
         await until(lambda: f"all 2 places for {lane} are taken" in caplog.text)
         assert runs[0].id in caplog.text
