@@ -16,7 +16,8 @@ class WatchMethods(Reaches):
     ) -> None:
         """Calls `observer(event)` for every event of every run, after its commit, in order. What it
         raises is logged and swallowed. An observer that comes back says how far it had got, for the
-        runs that are there (`after=17`) or for each it knows (`after={"run-id": 17}`), and misses nothing."""
+        runs that are there (`after=17`) or for each it knows (`after={"run-id": 17}`), and misses nothing. Where other
+        processes decide something too the store is asked from where on to tell of that, for a second at most."""
         self._host.watching.observe(observer, after=after)
 
     async def events_after(self, run: str, after: int, record: int = 1) -> list[dict[str, Any]]:

@@ -2,9 +2,10 @@
 
 A packed record is a byte with which no canonical value begins, the number of a dictionary that ships with Treadle, and
 one frame of zstd. In the short form the frame goes without its constant first bytes, and the ids that stand in the
-row's own columns are left out of it; in the bare form only they are left out, and there is no frame. Digests are over the record itself, so packing changes nothing that is promised. A
-store holds all forms side by side: 0.1.0 wrote plain records, so does a Python that has no zstd, and so does everybody at
-first (`sql.PLAIN_RECORDS`): a process that only writes a few need not load the codec.
+row's own columns are left out of it. In the bare form they are left out, and there is no frame. Digests are over the
+record itself, so packing changes nothing that is promised. A store holds all forms side by side: 0.1.0 wrote plain
+records, so does a Python that has no zstd, and so does everybody at first (`sql.PLAIN_RECORDS`): a process that only
+writes a few need not load the codec.
 
 Dictionaries are never changed, only added: `benchmarks/dictionary.py` makes one. `N-DIALECT.zdict` is for the records of
 a dialect, of which the one with the highest number is written with; `1.zdict` is for all others.
