@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Collection, Sequence
 from types import ModuleType
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 import msgspec
 from msgspec.structs import replace
@@ -128,6 +128,26 @@ class CoreDesk(msgspec.Struct, frozen=True):
         self.recovery.offer_again(runs, intents)
 
 
+class _Mark(NamedTuple):
+    """What was in the commit at hand before a change: nothing more is left of one that is refused."""
+
+    # What changes before it have sent.
+    sent: set[int]
+    answers: int
+    dispatched: int
+    revoked: int
+
+    @classmethod
+    def of(cls, desk: CoreDesk) -> _Mark:
+        staged, mail = desk.staging.staged, desk.mail
+        sent = {*mail.made, *map(id, mail.away)}
+        return cls(sent, len(staged.answers), len(staged.dispatched), len(staged.revoked))
+
+    def back_to(self, staged: Staged) -> None:
+        del staged.answers[self.answers :], staged.dispatched[self.dispatched :]
+        del staged.revoked[self.revoked :]
+
+
 class Changes:
     """Changes that wait for their commit, and questions that wait for those before them."""
 
@@ -184,8 +204,7 @@ class Changes:
             self._look(change)
             return
         desk = self._desk
-        # What changes before it in this commit have sent.
-        sent = {*desk.mail.made, *map(id, desk.mail.away)}
+        before = _Mark.of(desk)
         try:
             if isinstance(change, Operate):
                 desk.staging.belongs(change.home)
@@ -196,7 +215,7 @@ class Changes:
             if isinstance(change, Operate) and lacking.what in change.fetched:
                 # It was tried, and is not there all the same: to try it without end would help nobody.
                 missing = f"{lacking.what} cannot be loaded here; the log says why"
-                self._refuse(change, Unsupported(missing, code="CODE_MISSING"))
+                self._refuse(change, Unsupported(missing, code="CODE_MISSING"), before)
                 return
             self.put_aside(lacking, change)
             if not self._only_hands_on(change):
@@ -207,8 +226,7 @@ class Changes:
             self.waiting.appendleft(change)
             raise
         except Exception as error:
-            desk.mail.discard_made(but=sent)
-            self._refuse(change, known(error))
+            self._refuse(change, known(error), before)
             return
         staged = desk.staging.staged
         if value is HANDED_ON and staged.handed and staged.handed[-1][0] is change:
@@ -261,9 +279,11 @@ class Changes:
             value, error = None, known(refused)
         self._desk.port.answer([(asked.ack, value, error)])
 
-    def _refuse(self, change: Change, error: TreadleError) -> None:
+    def _refuse(self, change: Change, error: TreadleError, mark: _Mark) -> None:
         """Nothing of it is kept but what it left in the diagnostics: a refusal is audited."""
         staging = self._desk.staging
+        self._desk.mail.discard_made(but=mark.sent)
+        mark.back_to(staging.staged)
         if self._only_hands_on(change):
             staging.staged.writes.append(change)
             self._desk.answers.settle(change, None, error)
