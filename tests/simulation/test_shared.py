@@ -41,7 +41,7 @@ def test_a_seed_of_three_cores_is_one_history() -> None:
         (gained_and_not_recovered, (3, 0, 5)),
         (hand_over_without_draining, (2, 20)),
         (unknown_commit_taken_for_failed, (15, 20, 22, 36)),
-        (message_gone_when_it_is_read, (2, 4, 6)),
+        (message_gone_when_it_is_read, (7, 10, 15, 18)),
         (a_run_keeps_its_turn, (3, 18, 26, 28)),
         (gives_away_what_is_not_decided, (10, 48)),
     ],

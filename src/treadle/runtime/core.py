@@ -42,7 +42,7 @@ from .alerts import AlertBell
 from .board import Board
 from .changes import Changes, CoreDesk
 from .children import Children
-from .commands import Command, Deliver, Nowhere, Operate, View
+from .commands import Command, Nowhere, View
 from .effects import Effects, Records
 from .fetching import Beside, Fetching, NotAtHand, at_once
 from .gate import Gate, Verify
@@ -164,7 +164,7 @@ class Core:
         self.submit: Callable[[Command], None] = self._incoming.put
 
     def _intake_of(self, recovery: Recovery, answers: Answers, lines: Lines) -> Intake:
-        inbox = Inbox(self.store, self.staging, answers, self.take, self.held, self.limits)
+        inbox = Inbox(self.store, self.staging, answers, self._changes, self._mail, self.held, self.limits)
         schedules = SchedulesDue(self.store, self.held, self._changes, self._meter, clock=self._clock)
         return Intake(recovery, inbox, self._timers, schedules, lines, self._mail)
 
@@ -295,13 +295,6 @@ class Core:
     def _may_wait(self, now: int) -> bool:
         """Whether the commit at hand waits for work that was begun ahead of it."""
         return not (self._has_work or self._isolation.apart) and self._ahead.holds(now)
-
-    def take(self, command: Deliver | Operate) -> None:
-        """Takes in what came in a message."""
-        if isinstance(command, Operate):
-            self._changes.add(command)
-        else:
-            self._mail.post(command)
 
     def _fill(self) -> None:
         changes, staged = self._changes, self.staging.staged

@@ -12,7 +12,8 @@ from __future__ import annotations
 
 import logging
 from collections import deque
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
+from itertools import chain, islice
 from typing import TYPE_CHECKING
 
 from treadle.kernel.errors import PASSING, TreadleError
@@ -229,7 +230,8 @@ class Inbox:
         reads: Reads,
         staging: Staging,
         answers: Answers,
-        take: Callable[[Deliver | Operate], None],
+        changes: Changes,
+        mail: Mail,
         held: Held,
         limits: Limits,
     ) -> None:
@@ -237,7 +239,8 @@ class Inbox:
         self._reads = reads
         self._staging = staging
         self._answers = answers
-        self._take = take
+        self._changes = changes
+        self._mail = mail
         self._limits = limits
         # In a mailbox already; their rows go with the commit that decides them.
         self._reading: set[str] = set()
@@ -245,7 +248,9 @@ class Inbox:
         self.dirty = True
 
     def read(self) -> None:
-        """While it is dirty."""
+        """While it is dirty. What is being decided is read again with the rest: so a turn's worth of it comes first."""
+        if self._has_enough():
+            return
         found = self._reads.inbox(self._limits.inbox_per_turn + len(self._reading), self._held.chosen)
         rows = [row for row in found if row[0] not in self._reading]
         for key, body in rows:
@@ -265,6 +270,23 @@ class Inbox:
             else:
                 self._pass_on(key, body, home)
         self.dirty = bool(rows)
+
+    def _has_enough(self) -> bool:
+        """Whether the next turn is full of messages as it is. What waits for its run's code, or until that is let in, is not
+        counted: the others need not wait for that."""
+        enough = self._limits.inbox_per_turn
+        if len(self._reading) < enough:
+            return False
+        operations = (change for change in self._changes.waiting if isinstance(change, Operate))
+        waiting: Iterator[Deliver | Operate] = chain(self._mail.next_ones(), operations)
+        found = (asked for asked in waiting if asked.inbox is not None)
+        return len(list(islice(found, enough))) == enough
+
+    def _take(self, command: Deliver | Operate) -> None:
+        if isinstance(command, Operate):
+            self._changes.add(command)
+        else:
+            self._mail.post(command)
 
     def _pass_on(self, key: str, body: bytes, home: str) -> None:
         """It was written for another number of shards, or by who did not say for whom: it goes where it belongs."""

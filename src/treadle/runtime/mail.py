@@ -166,6 +166,11 @@ class Mail:
     def is_barred(self, run: str) -> bool:
         return run in self._barred
 
+    def next_ones(self) -> Iterator[Deliver]:
+        """What waits for runs that have their turns."""
+        for run in self.ready:
+            yield from self._boxes[run]
+
     def upcoming(self, count: int) -> Iterator[str]:
         """The runs whose turns come next."""
         return islice(self.ready, max(0, count))

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any
+from collections.abc import Callable, Collection
+from typing import Any, cast
 
 import pytest
 from msgspec.structs import replace
@@ -16,6 +16,7 @@ from treadle.kernel.errors import (
     NotWaiting,
     StoreFull,
     TreadleError,
+    Unsupported,
     ValueRefused,
     VersionMismatch,
 )
@@ -33,7 +34,7 @@ from treadle.kernel.model import (
     Started,
 )
 from treadle.kernel.values import digest_bytes, encode
-from treadle.runtime import collecting, commands, payloads, tasks, traced
+from treadle.runtime import collecting, commands, keeping, payloads, tasks, traced
 from treadle.runtime.commands import (
     AuditEntry,
     Deliver,
@@ -46,7 +47,8 @@ from treadle.runtime.commands import (
     reply_from_bytes,
     reply_to_bytes,
 )
-from treadle.runtime.desk import Desk
+from treadle.runtime.desk import Desk, Handing, NoOperations
+from treadle.runtime.fetching import NotAtHand
 from treadle.runtime.own_changes import OwnChange
 from treadle.runtime.ports import NewRun
 from treadle.runtime.recovery import offers
@@ -55,7 +57,7 @@ from treadle.runtime.shards import Held
 from treadle.store.protocol import Reads
 from treadle.store.rows import Batch
 
-from .test_core import Bench, awaits, work
+from .test_core import Bench, FailingStore, awaits, work
 
 HOUR_NS = 3_600 * 10**9
 PAYLOAD = b"a payload"
@@ -295,6 +297,79 @@ def test_a_refusal_is_the_same_on_the_other_side() -> None:
         assert found is not None
         assert type(found) is type(error)
         assert found.to_value() == error.to_value()
+
+
+class Counting(FailingStore):
+    """Counts the messages that are read."""
+
+    read = 0
+
+    def inbox(self, limit: int, shards: Collection[int] | None = None) -> list[tuple[str, bytes]]:
+        found = self._store.inbox(limit, shards)
+        self.read += len(found)
+        return found
+
+
+def test_however_long_the_line_of_messages_is_each_is_read_a_few_times_only() -> None:
+    bench = Bench(limits=Limits(inbox_per_turn=10, batch_records=4), wrap=Counting)
+    count = 400
+    for number in range(count):
+        bench.start(f"r{number}", [awaits()])
+    bench.settle()
+    go = [Deliver(f"r{number}", Signal(name="go")) for number in range(count)]
+    bench.real.post([(f"guest:{n}", message_to_bytes(item)) for n, item in enumerate(go)])
+    bench.core._intake.look()
+    bench.settle()
+    assert bench.real.inbox(1) == []
+    assert cast("Counting", bench.store).read < 4 * count
+
+
+def test_messages_that_cannot_be_decided_now_do_not_keep_others_from_being_read() -> None:
+    """Of a run that takes no events until its code is there, or until it is let in."""
+    bench = Bench(limits=Limits(inbox_per_turn=10))
+    for run in ("barred", "other"):
+        bench.start(run, [awaits()])
+    bench.settle()
+    bench.core._mail.bar_run("barred")
+    to_it = [(f"guest:{n:02}", message_to_bytes(Deliver("barred", Signal(name="x")))) for n in range(30)]
+    bench.real.post([*to_it, ("guest:99", message_to_bytes(Deliver("other", Signal(name="go"))))])
+    bench.core._intake.look()
+    while bench.core.wait_ns() == 0:
+        bench.core.turn()
+    assert bench.status("other") == "completed"
+    assert len(bench.real.inbox(99)) == len(to_it)
+
+
+class Halfway(NoOperations):
+    """A fork that comes to nothing at its very end."""
+
+    def __init__(self, failure: Exception) -> None:
+        self._failure = failure
+
+    def perform(self, desk: Handing, asked: Operate) -> Any:
+        if asked.name != commands.FORK:
+            return super().perform(desk, asked)
+        keeping.perform_fork(desk, asked.body)
+        raise self._failure
+
+
+@pytest.mark.parametrize(
+    "failure",
+    [Unsupported("not today"), NotAtHand("what is never there", lambda: None)],
+    ids=["refused", "code that does not come"],
+)
+def test_nothing_follows_from_what_is_refused_halfway(failure: Exception) -> None:
+    bench = Bench(operations=Halfway(failure))
+    bench.start("run", [work(), awaits()])
+    bench.settle()
+    bench.works.clear()
+    body = keeping.fork_asked("run", at=None, definition=None, new_id="fork", by=None)
+    bench.core.submit(Operate("fork", commands.FORK, body, bench.ack("fork")))
+    bench.settle()
+    bench.settle()
+    assert isinstance(bench.answers["fork"], TreadleError)
+    assert bench.real.run("fork") is None
+    assert bench.works == [], "work of a run that there is not"
 
 
 def completion(task: str, **more: Any) -> Operate:

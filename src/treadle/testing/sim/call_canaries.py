@@ -43,7 +43,7 @@ def looked_at_when_it_came() -> Iterator[None]:
             return command
 
         core.accept = lambda command: accept(looked(command))
-        core._intake._inbox._take = lambda command: take(looked(command))
+        core._intake._inbox._take = lambda command: take(looked(command))  # type: ignore[method-assign]  # the bug is planted in this one
 
     with patch.object(SimProcess, "take_over", hasty):
         yield

@@ -149,16 +149,16 @@ def skipped_fsync() -> Iterator[None]:
 @contextlib.contextmanager
 def answer_before_its_commit() -> Iterator[None]:
     """A guest is told as soon as its message is read; what it asked for is decided afterwards."""
-    take = Core.take
+    take = Inbox._take
 
-    def hasty(core: Core, command: Deliver | Operate) -> None:
+    def hasty(inbox: Inbox, command: Deliver | Operate) -> None:
         if command.inbox is not None and command.inbox.startswith(GUEST):
             home = command.home if isinstance(command, Operate) else command.run
-            core.desk.answers.dispose(command.inbox, {"run": home, "seq": 1, "status": "running"}, None)
+            inbox._answers.dispose(command.inbox, {"run": home, "seq": 1, "status": "running"}, None)
             command = msgspec.structs.replace(command, inbox=None)
-        take(core, command)
+        take(inbox, command)
 
-    with patch.object(Core, "take", hasty):
+    with patch.object(Inbox, "_take", hasty):
         yield
 
 

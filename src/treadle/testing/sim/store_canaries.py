@@ -14,7 +14,7 @@ from msgspec.structs import replace
 from treadle.kernel.errors import TreadleError
 from treadle.runtime import document
 from treadle.runtime.commands import AuditEntry, Deliver, Operate, audit_row
-from treadle.runtime.core import Core
+from treadle.runtime.intake import Inbox
 from treadle.runtime.staging import Answers, Staged, Staging
 from treadle.store.reads import SqlReads
 from treadle.store.rows import AuditRow, Batch
@@ -84,18 +84,18 @@ def told_by_the_next_commit() -> Iterator[None]:
 @contextlib.contextmanager
 def told_when_it_is_asked() -> Iterator[None]:
     """Somebody is said to have done what they asked for before it is known what becomes of it."""
-    take = Core.take
+    take = Inbox._take
 
-    def hasty(core: Core, command: Deliver | Operate) -> None:
+    def hasty(inbox: Inbox, command: Deliver | Operate) -> None:
         if command.entry is not None:
-            core.desk.answers.write_down(command.entry, {}, None)
+            inbox._answers.write_down(command.entry, {}, None)
             if isinstance(command, Deliver):
                 command.entry = None
             else:
                 command = replace(command, entry=None)
-        take(core, command)
+        take(inbox, command)
 
-    with patch.object(Core, "take", hasty):
+    with patch.object(Inbox, "_take", hasty):
         yield
 
 
