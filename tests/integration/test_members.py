@@ -39,10 +39,12 @@ workflow:
     tool: {kind: python, code: "def main():\\n    return 2"}
 """
 MEMBER = """
-import asyncio, sys
+import asyncio, signal, sys
 from treadle import Engine
 
 async def main():
+    # Not an exception from anywhere: one inside of a callback would leave what that was to do undone.
+    asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, asyncio.current_task().cancel)
     async with Engine(sys.argv[1]) as engine:
         engine.deploy(sys.argv[2])
         print("ready", flush=True)
@@ -52,11 +54,9 @@ async def main():
                 print(held, flush=True)
             await asyncio.sleep(0.01)
 
-import signal
-signal.signal(signal.SIGTERM, lambda *_: (_ for _ in ()).throw(KeyboardInterrupt()))
 try:
     asyncio.run(main())
-except KeyboardInterrupt:
+except asyncio.CancelledError:
     pass
 """
 
