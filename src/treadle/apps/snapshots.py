@@ -17,6 +17,7 @@ from treadle.kernel.errors import TreadleError
 from treadle.kernel.values import decode_trusted, digest_bytes, encode
 from treadle.lang.duration import instant_text
 from treadle.runtime.finding import Pins
+from treadle.store.marks import NOW
 from treadle.store.run_rows import RunRow
 
 from .cells import is_cell, queued
@@ -59,7 +60,7 @@ def begin(desk: Desk, app: App) -> dict[str, Any]:
     """A draft: the roots so far (those of the last snapshot), what is left to read, and from when on changes
     have to be looked at again."""
     last = desk.store.document(SNAPSHOTS, app.name) or {"roots": {}}
-    mark, _ = desk.store.moved((-1, -1))
+    mark, _ = desk.store.moved(NOW)
     return {
         "manifest": app.digest,
         "roots": {workflow: last["roots"].get(workflow, EMPTY) for workflow in app.workflows},

@@ -14,7 +14,7 @@ from collections import OrderedDict
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 from treadle.kernel.errors import PASSING, TreadleError
 from treadle.kernel.model import ENGINE_KINDS, TERMINAL
@@ -22,7 +22,7 @@ from treadle.kernel.values import copied, to_value
 from treadle.runtime.core import Core
 from treadle.runtime.payloads import may_refer, refers
 from treadle.runtime.ports import Audience, News
-from treadle.store.marks import MovedRun
+from treadle.store.marks import NOW, MovedRun
 from treadle.work.job import is_revoked
 
 if TYPE_CHECKING:
@@ -36,7 +36,6 @@ Observer = Callable[[dict[str, Any]], Any]
 POLL_S = 0.1
 # How long whoever observes waits for the store, where others decide something.
 FIRST_LOOK_S = 1.0
-_NOWHERE: Final = (-1, -1)
 # How often those look who are told everything, and in how many parts.
 REMIND_S = 5.0
 REMIND_PARTS = 10
@@ -203,8 +202,8 @@ class Watching:
         self._observers: list[_Observing] = []
         # Kept true where watches and observers come and go.
         self.audience = Audience(anybody=False)
-        # Where others decide something: how far the store was looked at, and who looks on.
-        self._looked = _NOWHERE
+        # Where others decide something: how far the store was looked at (`NOW`: not yet), and who looks on.
+        self._looked = NOW
         self._following: asyncio.Task[None] | None = None
         # When some of those who wait are reminded to look, and who was it last.
         self._reminder: asyncio.TimerHandle | None = None
@@ -254,7 +253,7 @@ class Watching:
         self.audience.anybody = True
         if self._begun:
             assert self._loop is not None, "what has begun has a loop"
-            if self._has_to_look and self._looked == _NOWHERE:
+            if self._has_to_look and self._looked == NOW:
                 # Now, and not when the loop comes to it: what is started after this is told, whoever decides it.
                 with suppress(TreadleError, TimeoutError):
                     self._looked = self._source.moved_now(FIRST_LOOK_S)
@@ -345,7 +344,7 @@ class Watching:
             await observing.drain()
 
     def close(self, failure: BaseException | None) -> None:
-        self._begun, self._looked = False, _NOWHERE
+        self._begun, self._looked = False, NOW
         if self._reminder is not None:
             self._reminder.cancel()
             self._reminder = None

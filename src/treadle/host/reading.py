@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from treadle.kernel.errors import EngineStopped
 from treadle.runtime.registry import Registry
-from treadle.store.marks import MovedRun
+from treadle.store.marks import NOW, MovedRun
 from treadle.store.open import Place
 
 from .aside import aside
@@ -89,7 +89,7 @@ class StoreReading:
     def moved_now(self, limit_s: float) -> tuple[int, int]:
         if self._readers is None:
             raise EngineStopped()
-        return self._readers.submit(lambda reads: reads.moved((-1, -1))).result(limit_s)[0]
+        return self._readers.submit(lambda reads: reads.moved(NOW)).result(limit_s)[0]
 
     async def runs_beyond(self, event_no: int) -> list[str]:
         return await self.read(lambda reads: reads.runs_beyond(event_no))

@@ -19,6 +19,7 @@ from treadle.engine import Engine
 from treadle.kernel.model import TERMINAL
 from treadle.lang.json_text import to_json
 from treadle.runs import Run
+from treadle.store.marks import NOW
 from treadle.store.run_rows import RunRow
 
 from .problems import RequestRefused
@@ -97,7 +98,7 @@ async def run_changes(engine: Engine, wanted: ChangesWanted, last: str | None) -
     if last is not None and mark is None:
         yield frame("reset", {})
     if mark is None:
-        mark = (await engine.read(lambda reads: reads.moved((-1, -1))))[0]
+        mark = (await engine.read(lambda reads: reads.moved(NOW)))[0]
         # Said at once, so that whoever reconnects before the first change misses nothing.
         yield f"id: {mark[0]}.{mark[1]}\n: from here\n\n"
     with engine.watch("") as watch:

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 import msgspec
 
 from treadle.kernel.history import Stored
+
+# Asked with this, a store says how far its runs have moved by now, and of none that it has moved.
+NOW: Final = (-1, -1)
 
 
 class Mark(NamedTuple):

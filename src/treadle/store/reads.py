@@ -19,7 +19,7 @@ from .dialect import on_shards
 from .figures import StoreNumbers, numbers_of
 from .following import FollowReads
 from .many import ManyReads
-from .marks import MovedRun
+from .marks import NOW, MovedRun
 from .member_reads import MemberReads
 from .places import PlaceReads
 from .row_reading import RUN_COLUMNS, run_of
@@ -147,7 +147,7 @@ class SqlReads(RunReads, RunCounts, PlaceReads, FollowReads, ManyReads, MemberRe
         records, frames = (
             int(self._one(place.mark.format(table=table))[0]) for table in ("journal", "frames")
         )
-        if since == (records, frames) or since == (-1, -1):
+        if since == (records, frames) or since == NOW:
             return (records, frames), []
         rows = self._all(
             f"""SELECT runs.id, runs.no, runs.status, min(found.seq) FROM (

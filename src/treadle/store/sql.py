@@ -38,8 +38,8 @@ if TYPE_CHECKING:
 
 # A store's first records are written as they are: who only writes a few is done before the codec would be loaded.
 PLAIN_RECORDS: Final = 8
-# A record that is alone in its commit and shorter than this is not compressed: who waits for it waits for whole pages of the
-# disk, and what makes a frame is cold after each wait, and takes a tenth of such a step.
+# A record that is alone in its commit, shorter than this, and has ids to be left out is not compressed: who waits for it waits
+# for whole pages of the disk, and what makes a frame is cold after each wait, and takes a tenth of such a step.
 LONE_BYTES_MIN: Final = 256
 
 
@@ -268,7 +268,7 @@ class SqlStore(SqlUpkeep):
     def _lone_values(self, batch: Batch) -> tuple[Any, ...]:
         (record,) = batch.records
         run, seq, event_no, opens, closes, digest, body = record
-        if len(body) >= LONE_BYTES_MIN:
+        if len(body) >= LONE_BYTES_MIN or not (opens or closes):
             return self._record_values(batch)[0]
         return run, seq, event_no, opens, closes, digest, bared(body, opens, closes)
 

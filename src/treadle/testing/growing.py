@@ -6,7 +6,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from treadle.kernel.errors import AppendConflict
-from treadle.store.marks import Mark
+from treadle.store.marks import NOW, Mark
 from treadle.store.rows import Batch
 
 from .places import Check, MakePlace, StoragePlace, expect, owned
@@ -50,7 +50,7 @@ def check_nothing_new_is_missed_where_the_newest_was_removed(make: MakePlace) ->
             for no in range(1, 4):
                 store.commit(_with_all(no))
             looks = place.reader() if place.shared else store
-            mark, followed = looks.moved((-1, -1))[0], looks.last_mark()
+            mark, followed = looks.moved(NOW)[0], looks.last_mark()
             store.commit(Batch(runs_removed=list(range(kept + 1, 4))))
             if another:
                 store = _again(place, store)
@@ -73,12 +73,12 @@ def check_nothing_new_is_missed_where_the_newest_was_removed(make: MakePlace) ->
 
 def check_nothing_is_missed_where_the_newest_is_removed_time_and_again(make: MakePlace) -> None:
     with owned(make) as (place, store):
-        mark, seen = store.moved((-1, -1))[0], store.last_mark()
+        mark, seen = store.moved(NOW)[0], store.last_mark()
         for no in range(1, 6):
             store.commit(_with_all(no, records=6 - no))
             assert f"run-{no}" in _moved(store, mark)
             assert {run for run, _ in _followed(store, seen)} == {no}
-            mark, seen = store.moved((-1, -1))[0], store.last_mark()
+            mark, seen = store.moved(NOW)[0], store.last_mark()
             store.commit(Batch(runs_removed=[no]))
             if no % 2:
                 store = _again(place, store)
@@ -88,7 +88,7 @@ def check_a_refused_commit_leaves_the_places_taken(make: MakePlace) -> None:
     with owned(make) as (_, store):
         store.commit(_with_all(1))
         store.commit(_with_all(2))
-        mark = store.moved((-1, -1))[0]
+        mark = store.moved(NOW)[0]
         store.commit(Batch(runs_removed=[2]))
         with expect(AppendConflict, "a record that is there"):
             store.commit(Batch(records=[record(1, 3), record(1, 1)]))

@@ -334,7 +334,7 @@ def test_messages_that_cannot_be_decided_now_do_not_keep_others_from_being_read(
     to_it = [(f"guest:{n:02}", message_to_bytes(Deliver("barred", Signal(name="x")))) for n in range(30)]
     bench.real.post([*to_it, ("guest:99", message_to_bytes(Deliver("other", Signal(name="go"))))])
     bench.core._intake.look()
-    while bench.core.wait_ns() == 0:
+    for _ in range(20):
         bench.core.turn()
     assert bench.status("other") == "completed"
     assert len(bench.real.inbox(99)) == len(to_it)

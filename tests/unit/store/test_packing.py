@@ -127,6 +127,20 @@ async def test_records_are_packed_on_disk_and_their_digests_are_over_what_they_s
     assert others > 2 * PLAIN_RECORDS
 
 
+def test_a_short_record_without_ids_is_compressed_also_where_it_is_alone(tmp_path):
+    """As of a cell's events: nothing else makes it smaller."""
+    body = b"\xa1" + b"a" * (LONE_BYTES_MIN - 100)
+    store = open_store(f"sqlite:///{tmp_path}/t.db")
+    store.own()
+    for seq in range(PLAIN_RECORDS + 2):
+        store.commit(Batch(records=[(1, seq, seq, None, None, bytes(32), body)]))
+    store.close()
+    with closing(sqlite3.connect(tmp_path / "t.db")) as db:
+        last = db.execute("SELECT body FROM journal ORDER BY seq DESC").fetchone()[0]
+    assert last[0] == 0x1E
+    assert len(last) < len(body)
+
+
 def test_a_store_holds_plain_and_packed_records_side_by_side(tmp_path, monkeypatch):
     """As 0.1.0 left it, and a Python without zstd."""
     body, many = b"\xa1" + b"a" * 500, PLAIN_RECORDS + 1
